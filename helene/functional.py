@@ -1,9 +1,9 @@
 r"""The arithmetic of every update: pure functions on tensors, the one source of truth.
 
-Everything broadcasts, so one optimizer (a chunk of a parameter), the batched simulator (seeds x step sizes x dimension) and a kernel's
-reference use the same lines. Nothing here draws random numbers, holds state or looks at a model. Symbols: theta parameters, z direction,
-c projected gradient, g gradient estimate, m momentum, h curvature, t step (the first is 1); sources are lines of Algorithm 1 of the HELENE
-paper unless another is named.
+Everything broadcasts, so an optimizer (a chunk of a parameter), the batched simulator (seeds x step sizes x dimension)
+and a kernel's reference use the same lines. Nothing here draws random numbers, holds state or looks at a model.
+Symbols: theta parameters, z direction, c projected gradient, g gradient estimate, m momentum, h curvature, t step (the
+first is 1). Line numbers are those of Algorithm 1 of the HELENE paper.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor
 
 
 def projected_gradient(loss_plus: Tensor, loss_minus: Tensor, eps: float) -> Tensor:
-    r"""c = (L⁺ − L⁻) / (2 eps), the slope of the loss along a direction (SPSA, paper section 2.1).
+    r"""c = (L⁺ − L⁻) / (2 eps), the slope of the loss along a direction (SPSA, section 2.1).
 
-    On a quadratic this is zᵀ∇L(theta) for every eps; in general the error is O(eps²) from truncation plus O(u |L| / eps) from rounding, u the
-    unit roundoff of the losses' dtype.
+    On a quadratic this is zᵀ∇L(theta) for every eps; in general the error is O(eps²) from truncation plus
+    O(u |L| / eps) from rounding, u the unit roundoff of the losses' dtype.
     """
     return (loss_plus - loss_minus) / (2.0 * eps)
 
@@ -26,21 +26,22 @@ def projected_gradient(loss_plus: Tensor, loss_minus: Tensor, eps: float) -> Ten
 def anneal(step: int, beta1: float, horizon: float) -> float:
     r"""alpha(t) = beta1 + (1 − beta1) exp(−t / T), the subroutine Anneal.
 
-    Falls from almost 1 to beta1, never to 0: with a constant gradient g the momentum settles at alpha g / (1 − beta1), so the anneal scales
-    the effective step by a factor between 1 and beta1 and no further. An infinite horizon gives 1 for every t.
+    Falls from almost 1 to beta1, never to 0: with a constant gradient g the momentum settles at alpha g / (1 − beta1),
+    so the anneal scales the effective step by a factor between beta1 and 1. An infinite horizon gives 1 for every t.
     """
     return beta1 + (1.0 - beta1) * math.exp(-step / horizon)
 
 
 def momentum(m: Tensor, g: Tensor, beta1: float, alpha: float | Tensor = 1.0) -> Tensor:
-    r"""m ← beta1 m + alpha g (line 7). alpha = 1 is heavy ball; alpha = 1 − beta1 the exponential moving average."""
+    r"""m ← beta1 m + alpha g (line 7); alpha = 1 is heavy ball, alpha = 1 − beta1 the exponential moving average."""
     return beta1 * m + alpha * g
 
 
 def is_curvature_step(step: int, interval: int, first: int = 1) -> bool:
     r"""Whether h is estimated at this step: at t = first, then every ``interval`` steps (line 8).
 
-    Departure: the paper's t mod k = 1 never holds for k = 1; this reading agrees with it for every k > 1 and means "each step" for k = 1.
+    Departure: the paper's t mod k = 1 never holds for k = 1; this reading agrees with it for every k > 1 and means
+    "each step" for k = 1.
     """
     return step >= first and (step - first) % interval == 0
 
@@ -56,19 +57,20 @@ def curvature_ema(h: Tensor, estimate: Tensor, beta2: float) -> Tensor:
 
 
 def debias(h: Tensor, beta2: float, num_estimates: int) -> Tensor:
-    r"""h / (1 − beta2ⁿ) after n estimates: removes the pull of h_0 = 0. Not in the paper (Adam's correction); off unless asked for."""
+    r"""h / (1 − beta2ⁿ) after n estimates: removes the pull of h_0 = 0. Adam's correction; not in the paper."""
     return h / (1.0 - beta2**num_estimates)
 
 
 def decay(theta: Tensor, lr: float | Tensor, weight_decay: float) -> Tensor:
-    r"""theta ← theta − lr · weight_decay · theta (line 14), decoupled from the gradient; the paper calls the coefficient ε."""
+    r"""theta ← theta − lr · weight_decay · theta (line 14), decoupled; the paper calls the coefficient ε."""
     return theta - lr * weight_decay * theta
 
 
 def precondition(m: Tensor, h: Tensor, gamma: float | Tensor, floor: float | Tensor, denominator_eps: float) -> Tensor:
     r"""m / (gamma · max(h, floor) + denominator_eps), the direction of HELENE's step (line 15).
 
-    The "clip" of the paper is this floor λ_i on the curvature, per layer; it bounds the step from above by m / (gamma λ_i), it does not bound h.
+    The "clip" of the paper is this floor λ_i under the curvature, one per layer: it bounds the step's coordinate by
+    |m| / (gamma λ_i); it does not bound h from above.
     """
     floor = torch.as_tensor(floor, dtype=h.dtype, device=h.device)
     return m / (gamma * torch.maximum(h, floor) + denominator_eps)
