@@ -1,0 +1,481 @@
+"""Runs as data: one SQLite file of records, keyed by the hash of each run's config."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from helene.lab import canonical
+from helene.lab.lock import FileLock, LockHeldError
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x48454C45  # "HELE": tells a store from any other SQLite file
+EXPORT_LIMIT_BYTES = 1 << 20
+_SCHEMA = """
+CREATE TABLE provenance (id TEXT PRIMARY KEY, json TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE record (
+    experiment TEXT NOT NULL, key TEXT NOT NULL, config TEXT NOT NULL, result TEXT NOT NULL,
+    provenance TEXT NOT NULL REFERENCES provenance (id),
+    PRIMARY KEY (experiment, key)
+);
+"""
+_SELECT = (
+    "SELECT r.key, r.experiment, r.config, r.result, p.json FROM record r JOIN provenance p ON p.id = r.provenance"
+)
+
+
+class StoreError(Exception):
+    """What is wrong with a store, in one sentence that says what to do."""
+
+
+def config_key(config: Mapping[str, Any]) -> str:
+    """The name of a config: the first 24 hexadecimal digits of the SHA-256 of its canonical JSON.
+
+    The order of the entries does not matter, and a tuple counts as a list; 1 and 1.0 are different.
+
+    Raises:
+        ValueError: If the config has no JSON form.
+    """
+    return hashlib.sha256(canonical.dumps(config).encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished run.
+
+    Attributes:
+        key: ``config_key(config)``.
+        experiment: The experiment it belongs to; the same config may occur in several.
+        config: What was asked, all of it: nothing that changes the result may be missing.
+        result: What came out. Wall-clock numbers end in ``_seconds``. ``status`` is one of the design's words.
+        provenance: Where and with what it ran (:func:`helene.lab.provenance.provenance`).
+    """
+
+    key: str
+    experiment: str
+    config: dict[str, Any]
+    result: dict[str, Any]
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        experiment: str,
+        config: Mapping[str, Any],
+        result: Mapping[str, Any],
+        provenance: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Make a record, its values plain (see :func:`helene.lab.canonical.plain`) and its key computed.
+
+        Raises:
+            ValueError: If something in it has no JSON form.
+        """
+        return cls(
+            config_key(config),
+            experiment,
+            canonical.plain(config, "config"),
+            canonical.plain(result, "result"),
+            canonical.plain(provenance or {}, "provenance"),
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run raised or its process died (status ``error``): the next sweep tries it again."""
+        return self.result.get("status") == "error"
+
+    def comparable(self) -> str:
+        """Canonical JSON without provenance and ``*_seconds``: equal, byte for byte, when the run is repeated."""
+        kept = {"key": self.key, "experiment": self.experiment, "config": self.config, "result": self.result}
+        return canonical.dumps(canonical.without_seconds(kept))
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What :meth:`Store.merge` did.
+
+    Attributes:
+        added: Records that were new.
+        same: Records already here with an equal result (wall-clock apart).
+        replaced: Records here with status ``error`` that gave way to a finished one.
+        conflicts: Keys, as ``experiment/key``, finished on both sides with different results; this store's was kept.
+    """
+
+    added: int
+    same: int
+    replaced: int
+    conflicts: tuple[str, ...]
+
+
+class Store:
+    """A file of records with one writer and any number of readers; use it as a context manager.
+
+    Each :meth:`put` is committed, synced to disk, before it returns: whatever happens next, it stays. The file is
+    SQLite in WAL mode, which needs a local disk (not NFS).
+
+    Args:
+        path: The file; it and its folder are made when missing, unless ``read_only``.
+        read_only: Open beside a writer, or where nothing may be written.
+
+    Raises:
+        StoreError: If the file is not a store, has another schema version, cannot be written, or another writer has
+            it open.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
+        self.path = Path(path)
+        self.read_only = read_only
+        self._lock: FileLock | None = None
+        self._db: sqlite3.Connection | None = None
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file and let the next writer in; harmless when called again."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _open(self) -> None:
+        if self.read_only:
+            if not self.path.is_file():
+                raise StoreError(f"there is no store at {self.path}; check the path, or run the sweep that writes it")
+            uri = f"{self.path.absolute().as_uri()}?mode=ro"
+            if not os.access(self.path.parent, os.W_OK):
+                uri += "&immutable=1"  # WAL needs a shared-memory file beside the database, which cannot be made here
+        else:
+            self._take_lock()
+            uri = f"{self.path.absolute().as_uri()}?mode=rwc"
+        with self._explained():
+            self._db = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None)
+            self._check_schema()
+            if not self.read_only:
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=FULL")
+
+    def _take_lock(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(self.path.with_name(self.path.name + "-lock"))
+        except LockHeldError as err:
+            raise StoreError(
+                f"{self.path} is being written by process {err.args[0]}; "
+                "wait until it ends, or give this run a store of its own and merge the two afterwards"
+            ) from err
+        except OSError as err:
+            raise StoreError(
+                f"cannot write {self.path}: {err.strerror}; choose a store in a folder that you may write to"
+            ) from err
+
+    def _check_schema(self) -> None:
+        assert self._db is not None
+        application = self._db.execute("PRAGMA application_id").fetchone()[0]
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if empty and application == 0 and not self.read_only:
+            pragmas = f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"
+            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {pragmas} COMMIT;")
+        elif application != APPLICATION_ID:
+            raise StoreError(f"{self.path} is a database, but not a store of helene; choose another file")
+        elif version != SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path} has schema version {version}, this helene reads {SCHEMA_VERSION}; export it with the "
+                "helene that wrote it (helene records export) and merge the export into a new store"
+            )
+
+    def _explained(self) -> _Explained:
+        return _Explained(self.path)
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise StoreError(f"{self.path} is closed; open it again with Store(path)")
+        return self._db
+
+    def put(self, record: Record) -> None:
+        """Write one record and commit it; one of the same experiment and key is replaced.
+
+        Raises:
+            StoreError: If the disk is full or the store is read-only or closed. What was there before stays.
+            ValueError: If the record has no JSON form.
+        """
+        self._write([record])
+
+    def _write(self, records: Iterable[Record]) -> None:
+        if self.read_only:
+            raise StoreError(f"{self.path} is open read-only; open it with Store(path) to write")
+        rows = [
+            (r.experiment, r.key, canonical.dumps(r.config), canonical.dumps(r.result), canonical.dumps(r.provenance))
+            for r in records
+        ]
+        db = self._connection
+        with self._explained():
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                for experiment, key, config, result, provenance in rows:
+                    digest = _digest(provenance)
+                    db.execute("INSERT OR IGNORE INTO provenance VALUES (?, ?)", (digest, provenance))
+                    db.execute(
+                        "INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?)",
+                        (experiment, key, config, result, digest),
+                    )
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+
+    def get(self, key: str, experiment: str | None = None) -> Record | None:
+        """The record of that key, or None.
+
+        Args:
+            key: A ``config_key``.
+            experiment: Needed only where several experiments ran the same config.
+
+        Raises:
+            StoreError: If several experiments have that key and none is named.
+        """
+        where, values = "r.key = ?", [key]
+        if experiment is not None:
+            where, values = where + " AND r.experiment = ?", [key, experiment]
+        found = self._select(f"WHERE {where} ORDER BY r.experiment", values)
+        if len(found) > 1:
+            names = ", ".join(r.experiment for r in found)
+            raise StoreError(f"key {key} occurs in several experiments ({names}); name one: get(key, experiment)")
+        return found[0] if found else None
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a key, or an (experiment, key) pair, has a record."""
+        if isinstance(key, tuple):
+            return self.get(key[1], key[0]) is not None
+        return isinstance(key, str) and bool(self._select("WHERE r.key = ?", [key]))
+
+    def __len__(self) -> int:
+        with self._explained():
+            return int(self._connection.execute("SELECT count(*) FROM record").fetchone()[0])
+
+    def records(self, experiment: str | None = None) -> list[Record]:
+        """All records, or one experiment's, sorted by key (then experiment)."""
+        if experiment is None:
+            return self._select("ORDER BY r.key, r.experiment", [])
+        return self._select("WHERE r.experiment = ? ORDER BY r.key", [experiment])
+
+    def experiments(self) -> dict[str, int]:
+        """Names of the experiments, sorted, and how many records each has."""
+        with self._explained():
+            rows = self._connection.execute("SELECT experiment, count(*) FROM record GROUP BY 1 ORDER BY 1")
+            return dict(rows.fetchall())
+
+    def _select(self, tail: str, values: list[str]) -> list[Record]:
+        with self._explained():
+            rows = self._connection.execute(f"{_SELECT} {tail}", values).fetchall()
+        return [
+            Record(key, experiment, canonical.loads(config), canonical.loads(result), canonical.loads(provenance))
+            for key, experiment, config, result, provenance in rows
+        ]
+
+    def merge(self, path: str | os.PathLike[str]) -> MergeReport:
+        """Take in the records of another store or of an exported JSONL file, all or none.
+
+        A finished record is never overwritten: see :class:`MergeReport` for what happens to keys on both sides.
+
+        Raises:
+            StoreError: If the file is neither, or a line of it is damaged (the message names the line).
+        """
+        source = Path(path)
+        if _is_sqlite(source):
+            with Store(source, read_only=True) as other:
+                incoming = other.records()
+        else:
+            incoming = read_jsonl(source)
+        kept, same, replaced, conflicts = [], 0, 0, []
+        for record in incoming:
+            mine = self.get(record.key, record.experiment)
+            if mine is None:
+                kept.append(record)
+            elif mine.failed and not record.failed:
+                kept.append(record)
+                replaced += 1
+            elif record.failed or mine.comparable() == record.comparable():
+                same += 1
+            else:
+                conflicts.append(f"{record.experiment}/{record.key}")
+        self._write(kept)
+        return MergeReport(len(kept) - replaced, same, replaced, tuple(conflicts))
+
+    def export_jsonl(
+        self, path: str | os.PathLike[str], experiment: str, where: Mapping[str, Any] | None = None
+    ) -> int:
+        """Write an experiment's records, sorted by key, as JSONL; returns how many.
+
+        Each distinct provenance is one line, ``{"id": ..., "provenance": {...}}``, ahead of the records, which name
+        it by its id. The file appears whole or not at all. :func:`read_jsonl` and :meth:`merge` read it.
+
+        Args:
+            path: The file to write.
+            experiment: The experiment.
+            where: Only records whose config has these values.
+
+        Raises:
+            StoreError: If there is no such record, the file cannot be written, or it would pass 1 MiB, the most that
+                is committed as one file: the message says by which config entry to split.
+        """
+        records = [r for r in self.records(experiment) if _matches(r.config, where)]
+        if not records:
+            known = ", ".join(self.experiments()) or "none"
+            raise StoreError(
+                f"{self.path} has no record of experiment {experiment!r}{_said(where)}; it holds experiments: {known}"
+            )
+        text = _jsonl(records)
+        if len(text) > EXPORT_LIMIT_BYTES:
+            raise StoreError(
+                f"{len(records)} records of {experiment!r}{_said(where)} take {len(text)} bytes, above the limit of "
+                f"{EXPORT_LIMIT_BYTES} for one file; {_split_advice(records)}"
+            )
+        target = Path(path)
+        partial = target.with_name(target.name + ".partial")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(text, encoding="ascii")
+            partial.replace(target)
+        except OSError as err:
+            raise StoreError(f"cannot write {target}: {err.strerror}; choose a folder that you may write to") from err
+        return len(records)
+
+
+def read_jsonl(path: str | os.PathLike[str]) -> list[Record]:
+    """The records of a file written by :meth:`Store.export_jsonl`, in its order; needs no store.
+
+    Raises:
+        StoreError: If it cannot be read, or a line is damaged or was changed by hand (its key no longer fits).
+    """
+    source = Path(path)
+    try:
+        lines = source.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as err:
+        reason = err.strerror if isinstance(err, OSError) else "not a text file"
+        raise StoreError(f"cannot read records from {source}: {reason}; give a store or an exported JSONL") from err
+    provenances: dict[str, dict[str, Any]] = {}
+    records = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = canonical.loads(line)
+            if "config" not in row:
+                provenances[row["id"]] = row["provenance"]
+                continue
+            origin = row["provenance"]
+            record = Record.of(
+                row["experiment"],
+                row["config"],
+                row["result"],
+                provenances[origin] if isinstance(origin, str) else origin,
+            )
+        except (ValueError, KeyError, TypeError) as err:
+            raise StoreError(
+                f"line {number} of {source} is not a record ({type(err).__name__}: {err}); export the file again"
+            ) from err
+        if record.key != row.get("key"):
+            raise StoreError(
+                f"line {number} of {source} has key {row.get('key')}, but its config hashes to {record.key}: "
+                "it was edited; export the file again"
+            )
+        records.append(record)
+    return records
+
+
+def _jsonl(records: Iterable[Record]) -> str:
+    provenances: dict[str, dict[str, Any]] = {}
+    lines = []
+    for r in records:
+        digest = _digest(canonical.dumps(r.provenance))
+        provenances[digest] = r.provenance
+        lines.append(
+            {"key": r.key, "experiment": r.experiment, "config": r.config, "result": r.result, "provenance": digest}
+        )
+    heads = [{"id": digest, "provenance": provenances[digest]} for digest in sorted(provenances)]
+    return "".join(canonical.dumps(row) + "\n" for row in [*heads, *lines])
+
+
+def _digest(provenance: str) -> str:
+    return hashlib.sha256(provenance.encode()).hexdigest()[:12]
+
+
+def _matches(config: Mapping[str, Any], where: Mapping[str, Any] | None) -> bool:
+    return all(name in config and config[name] == canonical.plain(value) for name, value in (where or {}).items())
+
+
+def _said(where: Mapping[str, Any] | None) -> str:
+    return f" where {', '.join(f'{name}={value!r}' for name, value in where.items())}" if where else ""
+
+
+def _split_advice(records: list[Record]) -> str:
+    """Name the config entry that splits the records into the fewest files that all fit."""
+    best: tuple[int, str, list[str]] | None = None
+    for name in sorted({name for r in records for name in r.config}):
+        groups: dict[str, list[Record]] = {}
+        for r in records:
+            groups.setdefault(canonical.dumps(r.config.get(name)), []).append(r)
+        fits = all(len(_jsonl(group)) <= EXPORT_LIMIT_BYTES for group in groups.values())
+        if len(groups) > 1 and fits and (best is None or len(groups) < best[0]):
+            best = (len(groups), name, sorted(groups))
+    if best is None:
+        return "no single config entry splits them into files that fit; shorten the results (no trajectories)"
+    values = ", ".join(best[2][:6]) + (", ..." if len(best[2]) > 6 else "")
+    return f"split by {best[1]!r} (--where {best[1]}=VALUE, values {values}): {best[0]} files, each within the limit"
+
+
+def _is_sqlite(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(16) == b"SQLite format 3\x00"
+    except OSError as err:
+        raise StoreError(f"cannot read {path}: {err.strerror}; give a store or an exported JSONL") from err
+
+
+class _Explained:
+    """Turns what sqlite3 raises into a StoreError of one sentence."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not isinstance(err, sqlite3.Error):
+            return
+        code = getattr(err, "sqlite_errorname", "") or ""
+        if code.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
+            advice = "the disk is full or failing; free some space and run again, what was committed is safe"
+        elif code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+            advice = "the file is not a store or is damaged; choose another file, or restore it from an export"
+        elif code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            advice = "another program holds the file; close it and run again"
+        elif code.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
+            advice = "it cannot be opened for this; check that the path exists and that you may write there"
+        else:
+            advice = "check the file, or start a new store and merge the exports"
+        raise StoreError(f"store {self.path}: {err}; {advice}") from err
