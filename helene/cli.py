@@ -1,0 +1,173 @@
+"""The command ``helene``: its own sub-commands, and one of each package that registers any.
+
+A package registers by an entry point of the group ``helene.commands`` that names a function
+``add_commands(subparsers)``; it adds parsers and sets ``func``, which takes the parsed arguments and returns an exit
+code (None is 0). A package is loaded only when its command, named like the entry point, is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+GROUP = "helene.commands"
+OK, FAILED, BAD_USAGE = 0, 1, 2
+_EPILOG = """\
+examples:
+  helene scaling --preset quick --out reports        measure scaling laws, write the report
+  helene index --out reports                         rebuild the page that links all reports
+  helene records merge main.sqlite other.sqlite      take in what another machine computed
+  helene COMMAND --help                              all about one command
+
+exit codes:
+  0  done
+  1  the work failed, or a finding differs from what is expected
+  2  bad usage or bad input; one line on stderr says what and how to mend it
+"""
+# What `helene --help` says of the packages' commands without loading them; others are listed by name.
+_HELP = {
+    "scaling": "measure how steps to target scale with dimension, write the report",
+    "theory": "judge the claims of the paper, write the ledger",
+    "llm": "fine-tune language models: tables, figures, estimates",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code (usage errors of argparse exit with 2 by themselves)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    traceback = "--traceback" in words
+    words = [word for word in words if word != "--traceback"]
+    parser = _parser(words)
+    arguments = parser.parse_args(words)
+    try:
+        return int(arguments.func(arguments) or OK)
+    except KeyboardInterrupt:
+        if traceback:
+            raise
+        print("interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)
+        return 130
+    except Exception as err:
+        if traceback:
+            raise
+        return _explain(err)
+
+
+def _explain(err: Exception) -> int:
+    bad_input = isinstance(err, ValueError | FileNotFoundError) or type(err).__name__ == "StoreError"
+    said = str(err) if bad_input else f"{type(err).__name__}: {err} (--traceback shows where)"
+    print("helene: " + " ".join(said.split()), file=sys.stderr)
+    return BAD_USAGE if bad_input else FAILED
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="helene",
+        description="Zeroth-order optimizers for PyTorch, and the evidence for and against the claims of the HELENE paper.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"helene {metadata.version('helene')}")
+    parser.add_argument("--traceback", action="store_true", help="show where an error came from (anywhere on the line)")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_own(commands)
+    wanted = next((word for word in words if not word.startswith("-")), None)
+    for entry in sorted(metadata.entry_points(group=GROUP), key=lambda e: e.name):
+        if entry.name == wanted:
+            _load(entry, commands)
+        else:
+            commands.add_parser(entry.name, help=_HELP.get(entry.name, f"from {entry.module}"))
+    return parser
+
+
+def _load(entry: metadata.EntryPoint, commands: Any) -> None:
+    try:
+        entry.load()(commands)
+    except Exception as err:
+        raise SystemExit(
+            _explain(ValueError(f"the command {entry.name!r} cannot be loaded: {type(err).__name__}: {err}"))
+        ) from err
+
+
+def _add_own(commands: Any) -> None:
+    records = commands.add_parser("records", help="list, merge and export the records of runs")
+    actions = records.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    listing = actions.add_parser("list", help="experiments of a store and how many records each has")
+    listing.add_argument("store", type=Path)
+    listing.set_defaults(func=_records_list)
+
+    merging = actions.add_parser("merge", help="take records of other stores or exported JSONL files into a store")
+    merging.add_argument("store", type=Path, help="the store that grows; made when missing")
+    merging.add_argument("sources", type=Path, nargs="+", metavar="source")
+    merging.set_defaults(func=_records_merge)
+
+    export = actions.add_parser("export", help="write an experiment's records as sorted JSONL, to be committed")
+    export.add_argument("store", type=Path)
+    export.add_argument("experiment")
+    export.add_argument("file", type=Path)
+    export.add_argument(
+        "--where", action="append", default=[], metavar="NAME=VALUE", help="only configs with this value"
+    )
+    export.set_defaults(func=_records_export)
+
+    index = commands.add_parser("index", help="rebuild the page that links all reports")
+    index.add_argument("--out", type=Path, default=Path("reports"), help="the folder of the reports (default: reports)")
+    index.set_defaults(func=_index)
+
+
+def _records_list(arguments: argparse.Namespace) -> int:
+    from helene.lab.store import Store
+
+    with Store(arguments.store, read_only=True) as store:
+        for name, count in store.experiments().items():
+            print(f"{count:8d}  {name}")
+    return OK
+
+
+def _records_merge(arguments: argparse.Namespace) -> int:
+    from helene.lab.store import Store
+
+    conflicts = 0
+    with Store(arguments.store) as store:
+        for source in arguments.sources:
+            done = store.merge(source)
+            print(f"{source}: {done.added} added, {done.same} already here, {done.replaced} errors replaced")
+            for key in done.conflicts:
+                print(f"{source}: {key} has another result here; kept this store's", file=sys.stderr)
+            conflicts += len(done.conflicts)
+    return FAILED if conflicts else OK
+
+
+def _records_export(arguments: argparse.Namespace) -> int:
+    import json
+
+    from helene.lab.store import Store
+
+    where = {}
+    for pair in arguments.where:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--where takes NAME=VALUE, got {pair!r}")
+        try:
+            where[name] = json.loads(value)
+        except json.JSONDecodeError:
+            where[name] = value
+    with Store(arguments.store, read_only=True) as store:
+        count = store.export_jsonl(arguments.file, arguments.experiment, where or None)
+    print(f"{count} records written to {arguments.file}")
+    return OK
+
+
+def _index(arguments: argparse.Namespace) -> int:
+    from helene.lab.pages import write_index
+
+    print(write_index(arguments.out))
+    return OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
