@@ -56,9 +56,12 @@ def curvature_ema(h: Tensor, estimate: Tensor, beta2: float) -> Tensor:
     return beta2 * h + (1.0 - beta2) * estimate
 
 
-def debias(h: Tensor, beta2: float, num_estimates: int) -> Tensor:
-    r"""h / (1 − beta2ⁿ) after n estimates: removes the pull of h_0 = 0. Adam's correction; not in the paper."""
-    return h / (1.0 - beta2**num_estimates)
+def bias_correction(beta2: float, num_estimates: int) -> float:
+    r"""1 / (1 − beta2ⁿ), by which h is multiplied after n estimates to undo the pull of h_0 = 0.
+
+    Adam's correction; not in the paper.
+    """
+    return 1.0 / (1.0 - beta2**num_estimates)
 
 
 def decay(theta: Tensor, lr: float | Tensor, weight_decay: float) -> Tensor:
@@ -79,3 +82,32 @@ def precondition(m: Tensor, h: Tensor, gamma: float | Tensor, floor: float | Ten
 def descend(theta: Tensor, direction: Tensor, lr: float | Tensor) -> Tensor:
     r"""theta ← theta − lr · direction."""
     return theta - lr * direction
+
+
+def helene_step(
+    theta: Tensor,
+    g: Tensor,
+    m: Tensor,
+    h: Tensor,
+    *,
+    lr: float | Tensor,
+    beta1: float,
+    alpha: float,
+    gamma: float | Tensor,
+    floor: float | Tensor,
+    denominator_eps: float,
+    weight_decay: float = 0.0,
+    h_correction: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    r"""Lines 7, 14 and 15 of Algorithm 1, h being up to date: the new (theta, m).
+
+    ``h_correction`` multiplies h where it is read; 1 is the paper.
+    """
+    m = momentum(m, g, beta1, alpha)
+    theta = decay(theta, lr, weight_decay)
+    return descend(theta, precondition(m, h * h_correction, gamma, floor, denominator_eps), lr), m
+
+
+def sgd_step(theta: Tensor, g: Tensor, *, lr: float | Tensor, weight_decay: float = 0.0) -> Tensor:
+    r"""theta − lr (g + weight_decay · theta): with the SPSA gradient, MeZO's step (Malladi et al. 2023)."""
+    return descend(theta, g + weight_decay * theta, lr)

@@ -7,8 +7,8 @@ every device, dtype, chunking and shard; normals agree to ``|dz| <= 8 · 2^-24 �
 torch's global generator is never touched.
 
 Layout of the 128-bit counter, most significant word last: element // 4, low 32 bits of the parameter id, step, and
-draw · 2^16 + high 16 bits of the parameter id; the 64-bit key is the seed. Of a block's four words (x0, x1, x2, x3), the
-pairs (x0, x1) and (x2, x3) give elements 4b, 4b + 1 and 4b + 2, 4b + 3.
+draw · 2^16 + high 16 bits of the parameter id; the 64-bit key is the seed. Of a block's four words (x0, x1, x2, x3),
+the pairs (x0, x1) and (x2, x3) give elements 4b, 4b + 1 and 4b + 2, 4b + 3.
 """
 
 from __future__ import annotations

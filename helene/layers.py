@@ -1,0 +1,61 @@
+"""Parameter groups from a model's structure: a group is a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+
+def layer_groups(model: nn.Module) -> list[dict[str, Any]]:
+    r"""One parameter group per transformer block, one for the embeddings, one for the rest (head, final norm).
+
+    Blocks are the members of the outermost `torch.nn.ModuleList`s and `torch.nn.Sequential`s whose members are of one
+    class; a model without such a stack gets a group per direct child. Frozen parameters are left out, tied ones appear
+    once, under their first name. The groups are the layers i of the paper, d_i their number of elements.
+
+    Args:
+        model: Any module, also one wrapped by peft.
+
+    Returns:
+        Groups ``{"params": [(name, parameter), ...], "layer": name}`` in model order, for any optimizer here.
+
+    Raises:
+        ValueError: If no parameter requires a gradient.
+    """
+    blocks = _blocks(model)
+    embeddings = {name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
+    groups: dict[str, list[tuple[str, nn.Parameter]]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault(_layer_of(name, blocks, embeddings), []).append((name, parameter))
+    if not groups:
+        raise ValueError("no parameter of the model requires a gradient; unfreeze those to be tuned")
+    return [{"params": params, "layer": layer} for layer, params in groups.items()]
+
+
+def _layer_of(name: str, blocks: set[str], embeddings: set[str]) -> str:
+    parts = name.split(".")
+    prefixes = [".".join(parts[:k]) for k in range(1, len(parts))]
+    for prefix in prefixes:
+        if prefix in blocks:
+            return prefix
+    if embeddings.intersection(prefixes):
+        return "embeddings"
+    return "head" if blocks else parts[0]
+
+
+def _blocks(model: nn.Module) -> set[str]:
+    blocks: set[str] = set()
+
+    def visit(module: nn.Module, path: str) -> None:
+        children = list(module.named_children())
+        kinds = {type(child) for _, child in children}
+        if isinstance(module, nn.ModuleList | nn.Sequential) and len(children) > 1 and len(kinds) == 1:
+            blocks.update(f"{path}{name}" for name, _ in children)
+            return
+        for name, child in children:
+            visit(child, f"{path}{name}.")
+
+    visit(model, "")
+    return blocks

@@ -1,0 +1,320 @@
+r"""Evaluating L(theta + eps z) without touching theta.
+
+Walking theta to theta + eps z and back does not return in 16-bit formats (it drifts by percents within hundreds of
+steps). So theta is only read: a perturbed copy is written to scratch memory, rounded once to the parameter's dtype, and
+the parameter points at it while the loss is evaluated. Pointing back is exact, also after an exception.
+
+Given the model, a copy is one module's at a time, made just before that module's forward. Given parameters alone, and
+for parameters that are read outside their own module's forward, the copy lives for the whole forward.
+"""
+
+from __future__ import annotations
+
+import warnings
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from helene import noise
+
+CHUNK = 1 << 17  # elements handled at once, so that temporaries stay in cache and memory stays bounded
+
+Closure = Callable[[], Any]
+
+
+class Direction(NamedTuple):
+    """The key of one direction: with a parameter's id it gives z (see `helene.noise`)."""
+
+    seed: int
+    step: int
+    draw: int = 0
+
+    def chunk(self, parameter: int, start: int, end: int, device: torch.device) -> Tensor:
+        """Elements [start, end) of z for one parameter, float32."""
+        return noise.normal(self.seed, self.step, self.draw, parameter, start, end - start, device)
+
+
+class Target(NamedTuple):
+    """A parameter to perturb: its tensor, its id in `helene.noise`, its name in messages."""
+
+    tensor: nn.Parameter
+    id: int
+    name: str
+
+
+def chunks(size: int) -> Iterator[tuple[int, int]]:
+    """Bounds [start, end) of the pieces in which a flat tensor of that size is processed."""
+    for start in range(0, size, CHUNK):
+        yield start, min(start + CHUNK, size)
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype arithmetic is done in: float64 for float64, else float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def write_perturbed(out: Tensor, target: Target, direction: Direction, radius: float) -> None:
+    """out ← theta + radius · z in float32 (float64 for float64 parameters), rounded once to out's dtype."""
+    theta = target.tensor.detach()
+    source, sink = theta.reshape(-1), out.view(-1) if out.is_contiguous() else torch.empty_like(theta).reshape(-1)
+    wide = compute_dtype(theta.dtype)
+    for start, end in chunks(theta.numel()):
+        z = direction.chunk(target.id, start, end, theta.device).to(wide)
+        sink[start:end] = torch.add(source[start:end].to(wide), z, alpha=radius)
+    if not out.is_contiguous():
+        out.copy_(sink.view(theta.shape))
+
+
+class Probe:
+    """Evaluates a closure at theta + radius · z.
+
+    Scratch memory: with a model, the bytes of the largest set of trained parameters that are in use at one time (one
+    module's, plus those of the modules it is nested in); without, the bytes of all of them.
+
+    Args:
+        targets: The trained parameters.
+        model: The module that reads them, if copies are to be made module by module. A compiled model gets full
+            copies, with a warning: its modules' hooks do not run.
+    """
+
+    def __init__(self, targets: Sequence[Target], model: nn.Module | None = None) -> None:
+        self.targets = list(targets)
+        self.scratch = _Scratch()
+        self._checked = False
+        self._by_module = {} if model is None else _owners(self.targets, model)
+        in_modules = {i for owned in self._by_module.values() for i in owned}
+        self._full = [i for i in range(len(self.targets)) if i not in in_modules]
+        if model is not None and _is_compiled(model):
+            self._use_full_copies(range(len(self.targets)), "the model is compiled, so its modules' hooks do not run")
+            self._checked = True
+
+    def loss(self, closure: Closure, direction: Direction, radius: float) -> Tensor:
+        """The closure's loss at theta + radius · z, as a 0-dim tensor on its device; theta is bit-equal afterwards.
+
+        Raises:
+            ValueError: If the closure returns no scalar, or a parameter is read through an alias that no copy reaches.
+            FloatingPointError: If the loss is not finite.
+        """
+        if self._checked:
+            return self._evaluate(closure, direction, radius)
+        loss, unperturbed = self._watched(closure, direction, radius)
+        if unperturbed and self._by_module:
+            self._use_full_copies(unperturbed, "read outside their own module's forward")
+            loss, unperturbed = self._watched(closure, direction, radius)
+        if unperturbed:
+            raise ValueError(
+                f"parameters {self._names(unperturbed)} are read through another tensor that shares their memory, so "
+                "they would stay unperturbed; let the loss read the parameter itself"
+            )
+        self._checked = True
+        return loss
+
+    def _watched(self, closure: Closure, direction: Direction, radius: float) -> tuple[Tensor, list[int]]:
+        with _ReadWatch([t.tensor for t in self.targets]) as watch:
+            loss = self._evaluate(closure, direction, radius, watch)
+        return loss, sorted(watch.seen)
+
+    def _evaluate(
+        self, closure: Closure, direction: Direction, radius: float, watch: _ReadWatch | None = None
+    ) -> Tensor:
+        swap = _Swap(self.targets, self.scratch, direction, radius, watch)
+        with torch.no_grad(), ExitStack() as stack:
+            stack.callback(swap.restore)
+            swap.enter(self._full)
+            for module, owned in self._by_module.items():
+                stack.enter_context(swap.hooked(module, owned))
+            torch.clear_autocast_cache()  # it would hand the first probe's cast weights to the second
+            loss = scalar_loss(closure())
+            torch.clear_autocast_cache()
+        self.scratch.settle()
+        return loss
+
+    def _use_full_copies(self, indices: Sequence[int], reason: str) -> None:
+        moved = set(indices)
+        self._full = sorted({*self._full, *moved})
+        self._by_module = {m: [i for i in owned if i not in moved] for m, owned in self._by_module.items()}
+        self._by_module = {m: owned for m, owned in self._by_module.items() if owned}
+        num_bytes = sum(self.targets[i].tensor.nbytes for i in moved)
+        warnings.warn(
+            f"{self._names(sorted(moved))}: {reason}; copied for the whole forward ({num_bytes} bytes)", stacklevel=4
+        )
+
+    def _names(self, indices: Sequence[int]) -> str:
+        names = [self.targets[i].name for i in indices]
+        return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def scalar_loss(value: Any) -> Tensor:
+    """A closure's result as a detached 0-dim tensor.
+
+    Raises:
+        ValueError: If it is None or not one number.
+        FloatingPointError: If it is not finite.
+    """
+    if value is None:
+        raise ValueError("the closure returned None; it must return the loss of one minibatch")
+    try:
+        loss = torch.as_tensor(value).detach()
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"the closure returned a {type(value).__name__}; it must return one number") from None
+    if loss.numel() != 1 or loss.is_complex():
+        raise ValueError(
+            f"the closure returned {loss.dtype} of shape {tuple(loss.shape)}; it must return one real number"
+        )
+    loss = loss.reshape(())
+    if not torch.isfinite(loss):
+        raise FloatingPointError(
+            f"the loss is {loss.item()}; parameters and state are unchanged. A smaller lr or eps or a wider dtype helps"
+        )
+    return loss
+
+
+class _Swap:
+    """Points parameters at perturbed copies, and back."""
+
+    def __init__(
+        self,
+        targets: list[Target],
+        scratch: _Scratch,
+        direction: Direction,
+        radius: float,
+        watch: _ReadWatch | None,
+    ) -> None:
+        self.targets, self.scratch, self.direction, self.radius, self.watch = targets, scratch, direction, radius, watch
+        self.originals: dict[int, Tensor] = {}
+        self.depth: Counter[int] = Counter()
+
+    def enter(self, indices: Sequence[int]) -> None:
+        if self.watch:
+            self.watch.paused = True
+        for i in indices:
+            if self.depth[i] == 0:
+                copy = self.scratch.take(self.targets[i].tensor)
+                write_perturbed(copy, self.targets[i], self.direction, self.radius)
+                self.originals[i] = self.targets[i].tensor.data
+                self.targets[i].tensor.data = copy
+            self.depth[i] += 1
+        if self.watch:
+            self.watch.paused = False
+
+    def leave(self, indices: Sequence[int]) -> None:
+        for i in indices:
+            self.depth[i] -= 1
+            if self.depth[i] == 0:
+                self.targets[i].tensor.data = self.originals.pop(i)
+
+    @contextmanager
+    def hooked(self, module: nn.Module, owned: list[int]) -> Iterator[None]:
+        """While active, the module's own parameters are perturbed during each of its forwards."""
+        marks: list[int] = []
+
+        def before(*_: Any) -> None:
+            marks.append(self.scratch.top)
+            self.enter(owned)
+
+        def after(*_: Any) -> None:
+            self.leave(owned)
+            self.scratch.top = marks.pop()
+
+        first = module.register_forward_pre_hook(before, prepend=True)
+        last = module.register_forward_hook(after, always_call=True)
+        try:
+            yield
+        finally:
+            first.remove()
+            last.remove()
+
+    def restore(self) -> None:
+        for i, original in self.originals.items():
+            self.targets[i].tensor.data = original
+        self.originals.clear()
+        self.scratch.top = 0
+
+
+class _Scratch:
+    """A stack of copies in one buffer per device, as large as the deepest nesting seen so far."""
+
+    ALIGNMENT = 64
+
+    def __init__(self) -> None:
+        self.buffers: dict[torch.device, Tensor] = {}
+        self.top = self.peak = 0
+
+    def take(self, like: Tensor) -> Tensor:
+        start = self.top
+        self.top += -(-like.nbytes // self.ALIGNMENT) * self.ALIGNMENT
+        self.peak = max(self.peak, self.top)
+        buffer = self.buffers.setdefault(like.device, torch.empty(0, dtype=torch.uint8, device=like.device))
+        if self.top > buffer.numel() or not _is_dense(like):
+            return torch.empty_like(like)
+        flat = buffer[start : start + like.nbytes].view(like.dtype)
+        return flat.as_strided(like.shape, like.stride(), flat.storage_offset())
+
+    def settle(self) -> None:
+        """Grow the buffers to the peak, so that the next probe allocates nothing."""
+        for device, buffer in self.buffers.items():
+            if buffer.numel() < self.peak:
+                self.buffers[device] = torch.empty(self.peak, dtype=torch.uint8, device=device)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(buffer.numel() for buffer in self.buffers.values())
+
+
+class _ReadWatch(TorchDispatchMode):
+    """Notes which parameters' own memory is read by an operation, that is, read unperturbed."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.spans = sorted((*_span(t), i) for i, t in enumerate(tensors) if t.numel())
+        self.starts = [start for start, _, _ in self.spans]
+        self.seen: set[int] = set()
+        self.paused = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.paused:
+            for leaf in tree_leaves((args, kwargs)):
+                if isinstance(leaf, Tensor) and leaf.layout == torch.strided and leaf.numel():
+                    self._note(*_span(leaf))
+        return func(*args, **kwargs)
+
+    def _note(self, start: int, end: int) -> None:
+        k = bisect_right(self.starts, end - 1)
+        while k and self.spans[k - 1][1] > start:
+            k -= 1
+            self.seen.add(self.spans[k][2])
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return torch.empty_like(tensor, device="meta").stride() == tensor.stride()
+
+
+def _owners(targets: list[Target], model: nn.Module) -> dict[nn.Module, list[int]]:
+    """The modules that hold each parameter (several for tied weights)."""
+    index = {id(target.tensor): i for i, target in enumerate(targets)}
+    owners = {}
+    for module in model.modules():
+        owned = [index[id(p)] for p in module.parameters(recurse=False) if id(p) in index]
+        if owned:
+            owners[module] = owned
+    return owners
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    return any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
