@@ -205,7 +205,7 @@ def _box_muller(a: np.ndarray, b: np.ndarray, out: np.ndarray, work: _Workspace)
     """Normals from packed words into out, shape (n, 4); every float32 operation before log and cos is exact or IEEE.
 
     u = x0 / 2^32 + 2^-33 keeps the full resolution of small u, so tails reach |z| = 6.7; the angle is a 24-bit number,
-    exact in float32, times one rounded constant.
+    exact in float32, times one rounded constant; that rounded product is part of the definition of z.
     """
     n = a.size
     radius, angle, wave, bits = work.radius[:n], work.angle[:n], work.wave[:n], work.bits[:n]

@@ -1,0 +1,257 @@
+"""The loss is read at theta ± eps z rounded once, by every module, and theta keeps its bits."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from helene import noise
+from helene.probe import CHUNK, Direction, Probe, Target, write_perturbed
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+EPS = 1e-2
+DIRECTION = Direction(seed=3, step=1)
+
+
+def targets_of(module):
+    return [Target(p, noise.parameter_id(n), n) for n, p in module.named_parameters() if p.requires_grad]
+
+
+def moved(module, radius, direction=DIRECTION):
+    """Slow reference: a copy of the module whose trained parameters are overwritten by theta + radius z."""
+    twin = copy.deepcopy(module)
+    for name, p in twin.named_parameters():
+        if p.requires_grad:
+            z = direction.chunk(noise.parameter_id(name), 0, p.numel(), p.device).view(p.shape)
+            wide = torch.float64 if p.dtype == torch.float64 else torch.float32
+            p.data = torch.add(p.detach().to(wide), z.to(wide), alpha=radius).to(p.dtype)
+    return twin
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 4)
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        return self.head(self.embed(x))
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return self.inner(self.scale * self.inner(x))
+
+
+class Outside(nn.Module):
+    """Reads a child's weight without calling the child."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.other = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.other(nn.functional.linear(x, self.inner.weight, self.inner.bias))
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.out = nn.Linear(4, 2)
+        self.out.weight.requires_grad_(False)
+
+    def forward(self, x):
+        return self.out(self.norm(x))
+
+
+def transposed():
+    module = nn.Linear(4, 4)
+    module.weight = nn.Parameter(torch.randn(4, 4).t())
+    return module
+
+
+MODELS = {
+    "linear": (lambda: nn.Linear(4, 3), lambda: torch.randn(5, 4)),
+    "tied": (Tied, lambda: torch.tensor([1, 2, 6])),
+    "called twice": (Twice, lambda: torch.randn(5, 4)),
+    "batch norm and frozen": (Normed, lambda: torch.randn(5, 4)),
+    "not contiguous": (transposed, lambda: torch.randn(5, 4)),
+    "attention": (
+        lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, dropout=0.0),
+        lambda: torch.randn(2, 3, 4),
+    ),
+    "recurrent": (lambda: nn.LSTM(4, 3), lambda: torch.randn(5, 4)),
+    "reparametrized": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), lambda: torch.randn(5, 4)),
+    "read outside": (Outside, lambda: torch.randn(5, 4)),
+}
+READ_OUTSIDE = {"attention", "read outside"}
+
+
+def setting(name, dtype=torch.float32):
+    torch.manual_seed(0)
+    build, data = MODELS[name]
+    module, x = build().to(dtype), data()
+    x = x.to(dtype) if x.is_floating_point() else x
+
+    def loss_of(m):
+        out = m(x)
+        return (out[0] if isinstance(out, tuple) else out).square().mean()
+
+    return module, loss_of
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("per_module", [False, True])
+def test_every_module_reads_the_perturbed_values(name, per_module):
+    """Oracle: a moved deep copy, to the bit."""
+    module, loss_of = setting(name)
+    before = copy.deepcopy(module.state_dict())
+    probe = Probe(targets_of(module), module if per_module else None)
+    expected = {radius: loss_of(moved(module, radius)) for radius in (EPS, -EPS)}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            for radius in (EPS, -EPS):
+                assert torch.equal(probe.loss(lambda: loss_of(module), DIRECTION, radius), expected[radius].detach())
+    reasons = [str(w.message) for w in caught]
+    assert len(reasons) == (per_module and name in READ_OUTSIDE)
+    assert all("read outside their own module's forward" in r and "bytes" in r for r in reasons)
+    after = module.state_dict()
+    buffers = {n for n, _ in module.named_buffers()}
+    assert all(torch.equal(before[k], after[k]) for k in before if k not in buffers)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("per_module", [False, True])
+def test_the_copy_is_rounded_once(dtype, per_module):
+    module, loss_of = setting("linear", dtype)
+    probe = Probe(targets_of(module), module if per_module else None)
+    loss = probe.loss(lambda: loss_of(module), DIRECTION, EPS)
+    assert loss.dtype == dtype
+    assert torch.equal(loss, loss_of(moved(module, EPS)).detach())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_perturbed_copy_matches_exact_arithmetic(dtype):
+    """Oracle: float64; the sum is done in float32 (one product, one sum: 2^-23 of the operands), then rounded once."""
+    p = nn.Parameter(torch.randn(CHUNK + 3, dtype=torch.float64).mul(0.02).to(dtype))
+    out = torch.empty_like(p)
+    write_perturbed(out, Target(p, 5, "p"), DIRECTION, 1e-3)
+    z = DIRECTION.chunk(5, 0, p.numel(), p.device).double()
+    exact = p.detach().double() + 1e-3 * z
+    work = 2.0**-53 if dtype == torch.float64 else 2.0**-24
+    bound = torch.finfo(dtype).eps / 2 * exact.abs() + 2 * work * (exact.abs() + 1e-3 * z.abs())
+    bound += torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps  # half an ulp of a subnormal float16
+    assert ((out.detach().double() - exact).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("per_module", [False, True])
+def test_theta_is_bit_equal_after_an_exception(per_module):
+    module, loss_of = setting("called twice")
+    module.append = None
+    pointers = [p.data_ptr() for p in module.parameters()]
+    before = copy.deepcopy(module.state_dict())
+    probe = Probe(targets_of(module), module if per_module else None)
+
+    def fails():
+        loss_of(module)
+        raise KeyError("closure")
+
+    class Stop(nn.Module):
+        def forward(self, x):
+            raise KeyError("module")
+
+    with pytest.raises(KeyError, match="closure"):
+        probe.loss(fails, DIRECTION, EPS)
+    inner, module.inner = module.inner, nn.Sequential(module.inner, Stop())
+    with pytest.raises(KeyError, match="module"):
+        Probe(targets_of(module), module if per_module else None).loss(lambda: loss_of(module), DIRECTION, EPS)
+    module.inner = inner
+    assert [p.data_ptr() for p in module.parameters()] == pointers
+    assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
+
+
+def test_scratch_is_one_module_with_the_model_and_all_without():
+    """Bytes as documented: 64-byte alignment is the only overhead."""
+    module = nn.Sequential(*[nn.Linear(64, 64) for _ in range(8)])
+    x = torch.randn(2, 64)
+    per_layer = 64 * 64 * 4 + 64 * 4
+    for model, expected in ((module, per_layer), (None, 8 * per_layer)):
+        probe = Probe(targets_of(module), model)
+        for _ in range(2):
+            probe.loss(lambda: module(x).mean(), DIRECTION, EPS)
+        assert probe.scratch.num_bytes == expected
+
+
+def test_a_compiled_model_gets_full_copies():
+    module, loss_of = setting("linear")
+    expected = loss_of(moved(module, EPS)).detach()
+    compiled = torch.compile(module, backend="eager")
+    with pytest.warns(UserWarning, match="compiled"):
+        probe = Probe(targets_of(module), compiled)
+    assert torch.equal(probe.loss(lambda: loss_of(compiled), DIRECTION, EPS), expected)
+
+
+def test_an_alias_that_no_copy_reaches_is_an_error():
+    p = nn.Parameter(torch.ones(3))
+    alias = p.data
+    with pytest.raises(ValueError, match=r"w are read through another tensor.*read the parameter itself"):
+        Probe([Target(p, 1, "w")]).loss(lambda: (alias * 2).sum(), DIRECTION, EPS)
+
+
+def test_views_of_one_buffer_are_told_apart():
+    """Flat storage is common; a frozen neighbour in the same storage may be read as it is."""
+    flat = torch.ones(6)
+    trained, frozen = nn.Parameter(flat[:3]), nn.Parameter(flat[3:], requires_grad=False)
+    loss = Probe([Target(trained, 1, "w")]).loss(lambda: (trained * frozen).sum(), DIRECTION, EPS)
+    assert loss != 3
+
+
+def test_autocast_does_not_reuse_the_first_probes_weights():
+    """Autocast caches cast weights by tensor; both probes run inside one autocast region."""
+    module, loss_of = setting("linear")
+    probe = Probe(targets_of(module))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = [probe.loss(lambda: loss_of(module), DIRECTION, radius) for radius in (0.5, -0.5)]
+        expected = [loss_of(moved(module, radius)).detach() for radius in (0.5, -0.5)]
+    assert all(torch.equal(a, b) for a, b in zip(losses, expected, strict=True))
+
+
+def test_modes_and_generators_are_untouched():
+    module, loss_of = setting("linear")
+    module.eval()
+    state = torch.get_rng_state()
+    Probe(targets_of(module), module).loss(lambda: loss_of(module), DIRECTION, EPS)
+    assert not module.training
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (None, ValueError, "returned None"),
+        (torch.ones(2), ValueError, r"shape \(2,\)"),
+        (torch.ones((), dtype=torch.complex64), ValueError, "complex64"),
+        ("loss", ValueError, "returned a str"),
+        (float("nan"), FloatingPointError, "nan"),
+        (torch.tensor(float("inf")), FloatingPointError, "inf"),
+    ],
+)
+def test_bad_losses(value, kind, text):
+    p = nn.Parameter(torch.ones(3))
+    with pytest.raises(kind, match=text):
+        Probe([Target(p, 1, "w")]).loss(lambda: value, DIRECTION, EPS)
+    assert torch.equal(p.data, torch.ones(3))
