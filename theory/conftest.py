@@ -1,0 +1,153 @@
+"""Makes pytest run the claims: collects them, judges each, prints the table, writes the ledger and its page.
+
+A claim is one test item, ``theory/test_lemma7.py::L7``. The ledger and the page are written only by a run that judges
+everything: ``--claim``, a single module, ``-k`` and the like print their table and leave both as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from theory import ledger
+from theory.claim import Claim
+from theory.ids import IDS
+from theory.judge import judge
+
+settings.register_profile("deep")
+
+RECORDS: pytest.StashKey[Any] = pytest.StashKey()  # id -> record
+MODULES = pytest.StashKey[set[Path]]()
+PARTIAL = pytest.StashKey[bool]()
+
+
+class ClaimFailed(Exception):
+    """The run does not back what the module expects."""
+
+
+class ClaimModule(pytest.Module):
+    """A test module whose ``CLAIMS`` become items, before its ordinary test functions."""
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        """Yields an item for each claim, then what pytest finds itself."""
+        for claim in getattr(self.obj, "CLAIMS", ()):
+            yield ClaimItem.from_parent(self, name=claim.id, claim=claim)
+        yield from super().collect()
+
+
+class ClaimItem(pytest.Item):
+    """Judges one claim."""
+
+    def __init__(self, *, claim: Claim, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.claim = claim
+
+    def runtest(self) -> None:
+        """Runs the claim's evidence, keeps the record, fails where it differs from what is expected."""
+        judgement = judge(self.claim)
+        module = self.path.relative_to(ledger.HERE.parent).as_posix()
+        self.config.stash[RECORDS][self.claim.id] = ledger.record(judgement, module)
+        if judgement.failures:
+            raise ClaimFailed(judgement.failures)
+
+    def repr_failure(self, excinfo, style=None):  # noqa: D102 - pytest's
+        if isinstance(excinfo.value, ClaimFailed):
+            return "\n".join(f"{self.claim.id}: {failure}" for failure in excinfo.value.args[0])
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self):  # noqa: D102 - pytest's
+        return self.path, None, f"claim {self.claim.id}"
+
+
+class AbsentItem(pytest.Item):
+    """A claim that no module judges: it has no verdict, and the run fails."""
+
+    def runtest(self) -> None:
+        """Records the absence and fails."""
+        self.config.stash[RECORDS][self.name] = ledger.absent(self.name)
+        raise ClaimFailed(["no module judges this claim, so it has no verdict"])
+
+    def repr_failure(self, excinfo, style=None):  # noqa: D102 - pytest's
+        return f"{self.name}: {excinfo.value.args[0][0]}"
+
+    def reportinfo(self):  # noqa: D102 - pytest's
+        return self.path, None, f"claim {self.name}"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds ``--claim`` and ``--reports``."""
+    group = parser.getgroup("theory")
+    group.addoption("--claim", action="append", metavar="ID", help="judge this claim only (exact id; may be repeated)")
+    group.addoption("--reports", default="reports", metavar="DIR", help="where ledger and page go (default: reports)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the marker, prepares the stash, refuses an unknown id."""
+    config.addinivalue_line("markers", "claim(id, ...): an ordinary test that belongs to these claims")
+    config.stash[RECORDS], config.stash[MODULES], config.stash[PARTIAL] = {}, set(), False
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    """Collects the modules of this folder as modules with claims."""
+    parent.config.stash[MODULES].add(module_path)
+    return ClaimModule.from_parent(parent, path=module_path)
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Remembers that claims were left out by ``-k``, ``-m`` or ``--claim``."""
+    for item in items:
+        if isinstance(item, ClaimItem):
+            item.config.stash[PARTIAL] = True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps the claims asked for, or adds the ids that have no module."""
+    wanted = config.getoption("--claim")
+    claims = {item.claim.id: item for item in items if isinstance(item, ClaimItem)}
+    if wanted:
+        unknown = [id for id in wanted if id not in claims]
+        if unknown:
+            known = "it has no module yet" if unknown[0] in IDS else f"the ids are {', '.join(claims)}"
+            raise pytest.UsageError(f"--claim {unknown[0]}: no such claim was collected; {known}")
+        keep: list[pytest.Item] = []
+        drop: list[pytest.Item] = []
+        for item in items:
+            marks = {id for mark in item.iter_markers("claim") for id in mark.args}
+            own = {item.claim.id} if isinstance(item, ClaimItem) else marks
+            (keep if own & set(wanted) else drop).append(item)
+        if drop:
+            config.hook.pytest_deselected(items=drop)
+        config.stash[PARTIAL] = True
+        items[:] = keep
+    elif not config.stash[PARTIAL] and set(ledger.module_paths()) <= config.stash[MODULES]:
+        missing = [id for id in IDS if id not in claims]
+        items += [AbsentItem.from_parent(session, name=id, nodeid=f"theory/ids.py::{id}") for id in missing]
+
+
+def _records(config: pytest.Config) -> list[dict]:
+    found: dict[str, dict] = config.stash[RECORDS]
+    return [found[id] for id in IDS if id in found] + [found[id] for id in found if id not in IDS]
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    return not config.stash[PARTIAL] and set(IDS) <= set(config.stash[RECORDS])
+
+
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    """Prints the table of verdicts; after a run of everything, writes the ledger and its page."""
+    records = _records(config)
+    if not records:
+        return
+    terminalreporter.section("verdicts")
+    for line in ledger.table(records, terminalreporter._tw.fullwidth):
+        terminalreporter.write_line(line)
+    if not _is_whole(config):
+        return
+    terminalreporter.write_line(ledger.answer(records))
+    folder = ledger.write(records, config.rootpath / config.getoption("--reports"))
+    terminalreporter.write_line(f"written: {folder / 'ledger.json'}")

@@ -1,0 +1,231 @@
+"""The ledger: records of what a run found, their schema, the table in the terminal, the files."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from theory.claim import Claim, ProofVerdict, Target, Verdict, Witness
+from theory.ids import IDS, SECTIONS
+from theory.judge import Finding, Judgement, show
+
+HERE = Path(__file__).parent
+TITLE = "The paper's claims, judged"
+COMMAND = "pytest theory/"
+
+
+def module_paths() -> list[Path]:
+    """Every module that may list claims, in order."""
+    return sorted(path for path in HERE.rglob("test_*.py") if "__pycache__" not in path.parts)
+
+
+def load_claims() -> list[Claim]:
+    """All claims of all modules: those of ``ids.py`` in its order, then statements of our own in the modules' order.
+
+    Raises:
+        ValueError: If an id is judged twice.
+    """
+    claims: dict[str, Claim] = {}
+    for path in module_paths():
+        name = ".".join((HERE.name, *path.relative_to(HERE).with_suffix("").parts))
+        for claim in getattr(importlib.import_module(name), "CLAIMS", ()):
+            if claim.id in claims:
+                raise ValueError(f"{claim.id} is judged twice, the second time in {path.name}; an id has one module")
+            claims[claim.id] = claim
+    return [claims[id] for id in IDS if id in claims] + [claims[id] for id in claims if id not in IDS]
+
+
+def section_of(id: str) -> str:
+    """The ledger's section of an id."""
+    return next((name for name, ids in SECTIONS.items() if id in ids), "Statements proved in their place")
+
+
+def record(judgement: Judgement, module: str = "") -> dict[str, Any]:
+    """A judgement as one record of ``ledger.json``."""
+    claim = judgement.claim
+    return {
+        "id": claim.id,
+        "section": section_of(claim.id),
+        "place": claim.place,
+        "statement": claim.statement,
+        "answer": claim.answer,
+        "verdict": judgement.verdict,
+        "proof": judgement.proof,
+        "witness": _witness_record(claim, judgement.findings),
+        "repair": claim.repair,
+        "reading": None
+        if judgement.reading is None
+        else {
+            "statement": judgement.reading.claim.statement,
+            "verdict": judgement.reading.verdict,
+            "witness": _witness_record(judgement.reading.claim, judgement.reading.findings),
+            "repair": judgement.reading.claim.repair,
+            "checks": [_check_record(finding) for finding in judgement.reading.findings],
+        },
+        "checks": [_check_record(finding) for finding in judgement.findings],
+        "proof_lines": [
+            {"text": line.text, "status": status, "detail": detail} for line, status, detail in judgement.lines
+        ],
+        "failures": list(judgement.failures),
+        "module": module,
+        "duration_seconds": judgement.seconds,
+    }
+
+
+def absent(id: str) -> dict[str, Any]:
+    """The record of a claim that no module judges."""
+    return {
+        "id": id,
+        "section": section_of(id),
+        "place": "",
+        "statement": "",
+        "answer": "",
+        "verdict": None,
+        "proof": None,
+        "witness": None,
+        "repair": None,
+        "reading": None,
+        "checks": [],
+        "proof_lines": [],
+        "failures": ["no module judges this claim"],
+        "module": "",
+        "duration_seconds": 0.0,
+    }
+
+
+def _witness_record(claim: Claim, findings: Sequence[Finding]) -> list[dict[str, Any]] | None:
+    found = [
+        {
+            "text": evidence.text,
+            "target": evidence.target,
+            "instance": {name: show(value) for name, value in evidence.instance.items()},
+            "lhs": show(evidence.recorded[0]),
+            "relation": evidence.relation,
+            "rhs": show(evidence.recorded[1]),
+        }
+        for evidence, finding in zip(claim.evidence, findings, strict=True)
+        if isinstance(evidence, Witness) and finding.confirmed
+    ]
+    return found or None
+
+
+def _check_record(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind.__name__.lower(),
+        "target": finding.target,
+        "confirmed": finding.confirmed,
+        "text": finding.text,
+        "detail": finding.detail,
+        "seconds": finding.seconds,
+    }
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "id": (str,),
+    "section": (str,),
+    "place": (str,),
+    "statement": (str,),
+    "answer": (str,),
+    "verdict": (str, type(None)),
+    "proof": (str, type(None)),
+    "witness": (list, type(None)),
+    "repair": (str, type(None)),
+    "reading": (dict, type(None)),
+    "checks": (list,),
+    "proof_lines": (list,),
+    "failures": (list,),
+    "module": (str,),
+    "duration_seconds": (int, float),
+}
+_CHECK_TYPES: dict[str, tuple[type, ...]] = {
+    "kind": (str,),
+    "target": (str,),
+    "confirmed": (bool,),
+    "text": (str,),
+    "detail": (str,),
+    "seconds": (int, float),
+}
+
+
+def schema_errors(records: Any) -> list[str]:
+    """What is wrong with a parsed ``ledger.json``; empty where nothing is."""
+    if not isinstance(records, list):
+        return [f"a list of records is wanted, got {type(records).__name__}"]
+    errors = []
+    for number, entry in enumerate(records):
+        name = entry.get("id", f"record {number}") if isinstance(entry, dict) else f"record {number}"
+        errors += [f"{name}: {error}" for error in _entry_errors(entry, _TYPES)]
+        if not isinstance(entry, dict):
+            continue
+        if entry.get("verdict") not in (None, *Verdict):
+            errors.append(f"{name}: verdict {entry.get('verdict')!r}")
+        if entry.get("proof") not in (None, *ProofVerdict):
+            errors.append(f"{name}: proof {entry.get('proof')!r}")
+        if (entry.get("repair") is None) == (entry.get("verdict") == Verdict.HOLDS_AFTER_REPAIR):
+            errors.append(f"{name}: a repair belongs to holds_after_repair")
+        for check in entry.get("checks", ()):
+            errors += [f"{name}: check: {error}" for error in _entry_errors(check, _CHECK_TYPES)]
+            if isinstance(check, dict) and check.get("target") not in tuple(Target):
+                errors.append(f"{name}: target {check.get('target')!r}")
+    ids = [entry.get("id") for entry in records if isinstance(entry, dict)]
+    if ids[: len(IDS)] != list(IDS):
+        errors.append("the records do not start with all the claims' ids in order")
+    return errors
+
+
+def _entry_errors(entry: Any, types: Mapping[str, tuple[type, ...]]) -> list[str]:
+    if not isinstance(entry, dict):
+        return [f"an object is wanted, got {type(entry).__name__}"]
+    errors = [f"keys {sorted(set(entry) ^ set(types))} missing or unknown"] if set(entry) != set(types) else []
+    return errors + [
+        f"{key} is {type(entry[key]).__name__}"
+        for key in types
+        if key in entry and not isinstance(entry[key], types[key])
+    ]
+
+
+def table(records: Sequence[Mapping[str, Any]], width: int = 120) -> list[str]:
+    """The table of verdicts as lines of text."""
+    head = f"{'claim':<16} {'verdict':<19} {'proof':<6} {'seconds':>7}  "
+    lines = [head + "what was found", "-" * min(width, len(head) + 40)]
+    for entry in records:
+        flag = "  FAILS: " + entry["failures"][0] if entry["failures"] else ""
+        text = flag.strip() or entry["answer"]
+        start = f"{entry['id']:<16} {entry['verdict'] or '-':<19} {entry['proof'] or '-':<6} "
+        start += f"{entry['duration_seconds']:>7.2f}  "
+        room = max(20, width - len(start))
+        lines.append(start + (text if len(text) <= room else text[: room - 1] + "…"))
+    return lines
+
+
+def counts(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many claims of the paper have each verdict; ``none`` where there is no verdict."""
+    result = {str(verdict): 0 for verdict in Verdict}
+    for entry in records:
+        if entry["id"] in IDS:
+            key = entry["verdict"] or "none"
+            result[key] = result.get(key, 0) + 1
+    return result
+
+
+def answer(records: Sequence[Mapping[str, Any]]) -> str:
+    """One sentence for the index of the reports."""
+    number = counts(records)
+    parts = [f"{count} {name.replace('_', ' ')}" for name, count in number.items() if count]
+    return f"Of {sum(number.values())} claims of the paper: " + ", ".join(parts) + "."
+
+
+def write(records: Sequence[Mapping[str, Any]], reports: Path) -> Path:
+    """Writes ``theory/ledger.json`` and ``theory/summary.json`` under ``reports``; returns the folder."""
+    folder = reports / "theory"
+    folder.mkdir(parents=True, exist_ok=True)
+    _dump(folder / "ledger.json", list(records))
+    _dump(folder / "summary.json", {"title": TITLE, "answer": answer(records), "command": COMMAND})
+    return folder
+
+
+def _dump(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
