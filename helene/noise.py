@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -94,7 +95,7 @@ def normal(
     _check_key(seed, step, draw, parameter, start + count)
     first, last = start // 4, -(-(start + count) // 4)
     out = np.empty((last - first, 4), np.float32)
-    work = _Workspace(min(_CHUNK, last - first))
+    work = _workspace(last - first)
     key = _words(step, draw, parameter)
     for lo in range(first, last, _CHUNK):
         hi = min(lo + _CHUNK, last)
@@ -129,7 +130,7 @@ def normal_rows(seed: int, steps: Sequence[int], draw: int, parameters: Sequence
     block, c1, c3 = full(np.arange(num_blocks, dtype=np.uint64), 2), full(low, 1), full(high, 1)
     c2 = full(np.asarray(steps, np.uint64), 0)
     out = np.empty((size, 4), np.float32)
-    work = _Workspace(min(_CHUNK, size))
+    work = _workspace(size)
     for lo in range(0, size, _CHUNK):
         part = slice(lo, min(lo + _CHUNK, size))
         a, b = _philox(block[part], c1[part], c2[part], c3[part], seed, ROUNDS, work)
@@ -144,6 +145,18 @@ class _Workspace:
         self.a, self.b, self.p, self.q = (np.empty(size, np.uint64) for _ in range(4))
         self.bits = np.empty(size, np.uint32)
         self.radius, self.angle, self.wave = (np.empty(size, np.float32) for _ in range(3))
+
+
+_local = threading.local()
+
+
+def _workspace(num_blocks: int) -> _Workspace:
+    """A workspace for chunks of that many blocks; the full-sized one is kept, since fresh pages cost as much as z."""
+    if num_blocks < _CHUNK // 8:
+        return _Workspace(num_blocks)
+    if not hasattr(_local, "work"):
+        _local.work = _Workspace(_CHUNK)
+    return _local.work
 
 
 def _words(step: int, draw: int, parameter: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
