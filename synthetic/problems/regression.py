@@ -1,0 +1,262 @@
+r"""L2-regularised logistic and softmax regression on the data sets that come with scikit-learn.
+
+The coefficients are grouped into layers by features. The radius R_i of Assumption 2 (Loewner form): if layer i moves by at
+most R, sample b's margin moves by at most r_b = R ‖x_{b,i}‖, and the logarithm of s(m) = sigma'(m) has slope within
+(−1, 1), so the sample's share of the Hessian stays within e^{±r_b} of itself; the ridge does not move. So
+R_i = ln 2 / max_b ‖x_{b,i}‖. For softmax with probabilities p, the share is S = diag(p) − ppᵀ with
+vᵀSv = min_c Σ_k p_k (v_k − c)²; if logits move by δ, each p_k changes by a factor within e^{±(max δ − min δ)}, so S does,
+and max δ − min δ <= √2 ‖δ‖ <= √2 R ‖x_{b,i}‖. So R_i = ln 2 / (√2 max_b ‖x_{b,i}‖).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from synthetic.layers import Layers
+from synthetic.problems.base import Constants, Problem
+
+_TOLERANCE = 1e-13
+_LINEAR = 40.0  # log(1 + e^x) = x in float64 from here on; torch's own limit of 20 is meant for float32
+
+
+@cache
+def load_data(name: str) -> tuple[Tensor, Tensor]:
+    r"""Centred and scaled inputs (N, D) float64 and labels (N,) int64 of a bundled data set.
+
+    ``breast_cancer`` (569, 30); ``digits`` (1797, 64), ``digits_16`` its 4 x 4 averages, labels the ten digits, with
+    ``_parity`` behind either name odd against even; ``wine`` (178, 13) and ``iris`` (150, 4), three classes. Each column
+    has unit variance; the pixels of the digits share one scale, since some are almost always blank.
+
+    Raises:
+        ValueError: If the name is none of these.
+    """
+    from sklearn import datasets
+
+    base, _, parity = name.partition("_parity")
+    load = {
+        "breast_cancer": datasets.load_breast_cancer,
+        "digits": datasets.load_digits,
+        "digits_16": datasets.load_digits,
+        "wine": datasets.load_wine,
+        "iris": datasets.load_iris,
+    }.get(base)
+    if load is None or parity:
+        raise ValueError(
+            f"data must be breast_cancer, digits, digits_16, wine or iris (or digits*_parity), got {name!r}"
+        )
+    inputs, labels = load(return_X_y=True)
+    if base == "digits_16":
+        inputs = inputs.reshape(-1, 4, 2, 4, 2).mean((2, 4)).reshape(-1, 16)
+    if name.endswith("_parity"):
+        labels = labels % 2
+    inputs = inputs - inputs.mean(0)
+    spread = inputs.std() if base.startswith("digits") else inputs.std(0)
+    inputs = inputs / np.where(spread > 0, spread, 1.0)
+    return torch.from_numpy(inputs), torch.from_numpy(labels.astype(np.int64))
+
+
+class Regression(Problem):
+    r"""Mean log loss plus (l2 / 2)‖theta‖², its features the samples' outputs followed by theta itself.
+
+    Args:
+        inputs: (N, D), float64.
+        labels: (N,), classes from 0.
+        layers: Partition of the coefficients; each layer holds whole features (all their classes).
+        l2: Ridge, above 0; it makes the loss strongly convex.
+
+    Raises:
+        ValueError: If the partition does not fit the features, or l2 is not positive.
+    """
+
+    name: str
+    classes: int
+    _root2: ClassVar[float] = 1.0
+    _TENSORS = ("inputs", "base_outputs", "base_theta", "targets")
+
+    def __init__(self, inputs: Tensor, labels: Tensor, layers: Layers, l2: float) -> None:
+        if l2 <= 0:
+            raise ValueError(f"l2 must be positive, got {l2!r}; without a ridge the minimizer may be at infinity")
+        columns = 1 if self.name == "logistic" else int(labels.max()) + 1
+        if layers.d != inputs.shape[1] * columns or any(size % columns for size in layers.sizes):
+            raise ValueError(
+                f"layers {layers.sizes} do not split {inputs.shape[1]} features of {columns} coefficients each; "
+                "sizes must be multiples of the latter and add up to all"
+            )
+        self.layers, self.inputs, self.l2, self.columns = layers, inputs, l2, columns
+        self.targets = self._targets(labels)
+        self.base_theta = torch.zeros(layers.d, dtype=torch.float64)
+        self.base_outputs = torch.zeros(inputs.shape[0] * columns, dtype=torch.float64)
+        self.minimum = 0.0
+        self._minimize()
+        self._certify()
+
+    def _targets(self, labels: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _outputs_loss(self, outputs: Tensor) -> Tensor:
+        """Loss of each sample, (..., N)."""
+        raise NotImplementedError
+
+    def _outputs_slope(self, outputs: Tensor) -> Tensor:
+        """Its derivative, (..., N · columns)."""
+        raise NotImplementedError
+
+    @property
+    def num_samples(self) -> int:
+        """N."""
+        return self.inputs.shape[0]
+
+    def features(self, x: Tensor) -> Tensor:
+        """See `Problem`: changes of the outputs, then x."""
+        coefficients = x.unflatten(-1, (-1, self.columns))
+        return torch.cat([(self.inputs @ coefficients).flatten(-2), x], -1)
+
+    def pullback(self, s: Tensor) -> Tensor:
+        """See `Problem`."""
+        cut = self.num_samples * self.columns
+        outputs = s[..., :cut].unflatten(-1, (-1, self.columns))
+        return (self.inputs.mT @ outputs).flatten(-2) + s[..., cut:]
+
+    def gap_terms(self, p: Tensor) -> Tensor:
+        """See `Problem`: one term per sample, one per coefficient and one for the minimum."""
+        cut = self.num_samples * self.columns
+        losses = self._outputs_loss(self.base_outputs + p[..., :cut]) / self.num_samples
+        ridge = 0.5 * self.l2 * (self.base_theta + p[..., cut:]).square()
+        return torch.cat([losses, ridge, torch.full_like(losses[..., :1], -self.minimum)], -1)
+
+    def slope(self, p: Tensor) -> Tensor:
+        """See `Problem`."""
+        cut = self.num_samples * self.columns
+        outputs = self._outputs_slope(self.base_outputs + p[..., :cut]) / self.num_samples
+        return torch.cat([outputs, self.l2 * (self.base_theta + p[..., cut:])], -1)
+
+    def _minimize(self) -> None:
+        """Newton steps, halved until the loss falls; theta* is then the origin of x."""
+        theta = self.base_theta
+        for _ in range(200):
+            p = self.features(theta)
+            gradient = self.pullback(self.slope(p))
+            if gradient.norm() <= _TOLERANCE:
+                break
+            move = torch.linalg.solve(self.hessian(theta), gradient)
+            size, before = 1.0, self.gap(p)
+            while size > 1e-10 and self.gap(self.features(theta - size * move)) > before:
+                size *= 0.5
+            if size <= 1e-10:
+                break  # rounding is all that is left
+            theta = theta - size * move
+        residual = self.pullback(self.slope(self.features(theta))).norm().item()
+        if residual > 1e3 * _TOLERANCE:
+            raise ArithmeticError(f"no minimizer found: the gradient's norm is still {residual:.1e}")
+        self.minimum_error = residual**2 / (2.0 * self.l2)
+        minimum = self.gap(self.features(theta)).item()
+        self.base_outputs = self.features(theta)[: self.base_outputs.numel()]
+        self.base_theta = self.minimizer = theta
+        self.minimum = minimum
+
+    def _certify(self) -> None:
+        at = torch.zeros(self.layers.d, dtype=torch.float64)
+        whole = self.hessian(at)
+        spectra = [torch.linalg.eigvalsh(whole[part, part]) for part in self.layers.slices()]
+        radius = []
+        for part in self.layers.slices():
+            inputs = self.inputs[:, part.start // self.columns : part.stop // self.columns]
+            longest = inputs.norm(dim=1).max().item()
+            radius.append(math.log(2.0) / (self._root2 * longest) if longest > 0 else math.inf)
+        gram = torch.linalg.eigvalsh(self.inputs.mT @ self.inputs / self.num_samples)[-1].item()
+        spectrum = torch.linalg.eigvalsh(whole)
+        self.constants = Constants(
+            mu=tuple(s[0].item() for s in spectra),
+            radius=tuple(radius),
+            layer_trace=tuple(s.sum().item() for s in spectra),
+            layer_top=tuple(s[-1].item() for s in spectra),
+            smallest=spectrum[0].item(),
+            largest=spectrum[-1].item(),
+            smoothness=gram * (0.25 if self.columns == 1 else 0.5) + self.l2,
+        )
+
+    def loss(self, theta: Tensor) -> Tensor:
+        """See `Problem`; computed from theta, not from the minimizer."""
+        coefficients = theta.unflatten(-1, (-1, self.columns))
+        outputs = (self.inputs.to(theta.dtype) @ coefficients).flatten(-2)
+        return self._outputs_loss(outputs).mean(-1) + 0.5 * self.l2 * theta.square().sum(-1)
+
+
+class Logistic(Regression):
+    """See `Regression`; labels are 0 and 1."""
+
+    name = "logistic"
+
+    def _targets(self, labels: Tensor) -> Tensor:
+        if set(labels.tolist()) != {0, 1}:
+            raise ValueError(
+                f"labels must be 0 and 1, got {sorted(set(labels.tolist()))}; use softmax for more classes"
+            )
+        return labels.double()
+
+    def _outputs_loss(self, outputs: Tensor) -> Tensor:
+        return F.softplus(outputs, threshold=_LINEAR) - self.targets * outputs
+
+    def _outputs_slope(self, outputs: Tensor) -> Tensor:
+        return torch.sigmoid(outputs) - self.targets
+
+    def _weights(self, x: Tensor) -> Tensor:
+        s = torch.sigmoid(self.base_outputs + x @ self.inputs.mT)
+        return s * (1.0 - s) / self.num_samples
+
+    def hessian(self, x: Tensor) -> Tensor:
+        """See `Problem`."""
+        return self._gram(self._weights(x), self.inputs)
+
+    def block(self, x: Tensor, layer: int) -> Tensor:
+        """See `Problem`."""
+        return self._gram(self._weights(x), self.inputs[:, self.layers.slices()[layer]])
+
+    def _gram(self, weights: Tensor, inputs: Tensor) -> Tensor:
+        ridge = self.l2 * torch.eye(inputs.shape[1], dtype=inputs.dtype)
+        return inputs.mT @ (weights[..., :, None] * inputs) + ridge
+
+
+class Softmax(Regression):
+    """See `Regression`; the coefficients of a feature's classes follow one another."""
+
+    name = "softmax"
+    _root2 = math.sqrt(2.0)
+
+    def _targets(self, labels: Tensor) -> Tensor:
+        return F.one_hot(labels).double().flatten()
+
+    def _outputs_loss(self, outputs: Tensor) -> Tensor:
+        logits = outputs.unflatten(-1, (-1, self.columns))
+        return logits.logsumexp(-1) - (logits * self.targets.view(-1, self.columns)).sum(-1)
+
+    def _outputs_slope(self, outputs: Tensor) -> Tensor:
+        return outputs.unflatten(-1, (-1, self.columns)).softmax(-1).flatten(-2) - self.targets
+
+    def hessian(self, x: Tensor) -> Tensor:
+        """See `Problem`."""
+        outputs = self.base_outputs + (self.inputs @ x.unflatten(-1, (-1, self.columns))).flatten(-2)
+        p = outputs.unflatten(-1, (-1, self.columns)).softmax(-1)
+        s = torch.diag_embed(p) - p[..., :, None] * p[..., None, :]
+        full = torch.einsum("bi,...bkl,bj->...ikjl", self.inputs, s / self.num_samples, self.inputs)
+        ridge = self.l2 * torch.eye(self.layers.d, dtype=x.dtype)
+        return full.reshape(*x.shape[:-1], self.layers.d, self.layers.d) + ridge
+
+
+def regression(data: str, sizes: Sequence[int], l2: float) -> Regression:
+    """The regression on a bundled data set: logistic for two classes, softmax for more.
+
+    Raises:
+        ValueError: See `load_data` and `Regression`.
+    """
+    inputs, labels = load_data(data)
+    kind = Logistic if int(labels.max()) == 1 else Softmax
+    return kind(inputs, labels, Layers(tuple(sizes)), l2)

@@ -1,0 +1,64 @@
+"""Natural units of a problem and a start, and how many steps to expect."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from synthetic.methods.base import Method, Scale, Trial
+from synthetic.problems.base import Problem
+
+
+def scale_of(problem: Problem, x0: Tensor, target: float, batch_size: int = 1) -> Scale:
+    r"""Units for trials, from constants and the start of one seed.
+
+    Args:
+        problem: In its own coordinates.
+        x0: theta_0 − theta*, shape (d,), float64.
+        target: Relative gap at which runs end.
+        batch_size: B of A-GNB.
+    """
+    constants = problem.constants
+    gradient = problem.pullback(problem.slope(problem.features(x0)))
+    layer_trace = max(t + 2.0 * top for t, top in zip(constants.layer_trace, constants.layer_top, strict=True))
+    smoothness = constants.smoothness
+    if math.isinf(smoothness):  # steeper further out: what lies between start and minimizer counts
+        smoothness = torch.linalg.eigvalsh(problem.hessian(x0))[-1].item()
+    trace = constants.trace + 2.0 * constants.largest
+    return Scale(
+        trace=trace,
+        layer_trace=layer_trace,
+        smoothness=smoothness,
+        curvature=batch_size * gradient.square().sum().item(),
+        horizon=trace * _rate(problem, x0) * math.log(1.0 / target),
+    )
+
+
+def _rate(problem: Problem, x0: Tensor) -> float:
+    """1 / (2 mu), with mu the worse of the minimizer's and what ‖∇L‖² >= 2 mu (L − min L) says of the start."""
+    p = problem.features(x0)
+    gradient = problem.pullback(problem.slope(p))
+    at_start = (gradient.square().sum() / (2.0 * problem.gap(p))).item()
+    return 1.0 / (2.0 * min(problem.constants.smallest, at_start))
+
+
+def predicted_steps(problem: Problem, method: Method, trial: Trial, scale: Scale, x0: Tensor, target: float) -> float:
+    """Steps to expect at a good step size, within a small factor; budgets are a multiple of it."""
+    rate, logs = _rate(problem, x0), math.log(1.0 / target)
+    if method.directions == "shared":
+        return scale.trace * rate * logs + 50.0
+    if method.directions == "per_layer":
+        coupling = 0.0 if problem.separable else problem.constants.largest
+        return (scale.layer_trace + coupling) * rate * logs + 50.0
+    settings = method.settings(trial, scale, problem)
+    if "rho" not in settings:
+        return 2.0 * scale.smoothness * rate * logs + 10.0
+    rho, u = settings["rho"], problem.features(x0) if problem.separable else x0
+    far = (
+        (u.abs() / rho).max().item()
+        if problem.separable
+        else max((x0[part].norm() / rho[part].min()).item() for part in problem.layers.slices())
+    )
+    return far / float(settings["lr"]) + logs / math.log(4.0 / 3.0) + 10.0
