@@ -66,7 +66,7 @@ def _explain(err: Exception) -> int:
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="helene",
-        description="Zeroth-order optimizers for PyTorch, and the evidence for and against the claims of the HELENE paper.",
+        description="Zeroth-order optimizers for PyTorch, and the evidence about the claims of the HELENE paper.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

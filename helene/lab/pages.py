@@ -88,5 +88,5 @@ def write_summary(out: Path, part: str, *, title: str, answer: str, command: str
 
 
 def write_index(out: Path) -> Path:
-    """(Re)build ``out/index.html`` from the parts' ``summary.json``; parts not made show the command that makes them."""
+    """(Re)build ``out/index.html`` from the parts' summaries; parts not made show the command that makes them."""
     raise NotImplementedError
