@@ -265,9 +265,9 @@ def test_other_readings():
         model: [paper.best_of_tunings(model, "HELENE", t) - paper.best_of_tunings(model, "MeZO", t) for t in tasks]
         for model, (_, tasks) in paper.TABLES.items()
     }
-    assert paper.rounded(sum(best["RoBERTa"]) / 6, 2) == Fraction("-0.22")
-    assert paper.rounded(sum(best["OPT"]) / 9, 2) == Fraction("1.33")
-    assert paper.rounded(sum(best["RoBERTa"] + best["OPT"]) / 15, 2) == Fraction("0.71")
+    assert paper.rounded(sum(best["RoBERTa"], Fraction(0)) / 6, 2) == Fraction("-0.22")
+    assert paper.rounded(sum(best["OPT"], Fraction(0)) / 9, 2) == Fraction("1.33")
+    assert paper.rounded(sum(best["RoBERTa"] + best["OPT"], Fraction(0)) / 15, 2) == Fraction("0.71")
     differences = {m: [helene.value - mezo.value for _, _, mezo, helene in paper.pairs(m)] for m in both}
     signs = {
         m: [sum(d > 0 for d in ds), sum(d == 0 for d in ds), sum(d < 0 for d in ds)] for m, ds in differences.items()
