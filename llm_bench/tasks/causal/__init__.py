@@ -1,0 +1,1 @@
+"""Tasks of causal language models, as MeZO prompts OPT."""

@@ -1,0 +1,20 @@
+"""Which entity of an article fills the gap in a sentence about it."""
+
+from __future__ import annotations
+
+from llm_bench.tasks.base import GLUE_SPLITS, HubSource, Row, causal_task
+
+
+def _entities(row: Row) -> list[str]:
+    return list(dict.fromkeys(row["entities"]))
+
+
+TASK = causal_task(
+    "record",
+    hub=HubSource("aps/super_glue", "record", GLUE_SPLITS),
+    fields=("passage", "query", "entities", "answers"),
+    prompt=lambda row: f"{row['passage']}\n-".replace("@highlight\n", "- "),
+    options=lambda row: [f" {row['query'].replace('@placeholder', entity)}" for entity in _entities(row)],
+    gold=lambda row: [_entities(row).index(answer) for answer in dict.fromkeys(row["answers"])],
+    loss="language_model",
+)

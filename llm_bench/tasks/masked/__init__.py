@@ -1,0 +1,1 @@
+"""Tasks of masked language models, as LM-BFF and MeZO prompt RoBERTa."""

@@ -1,0 +1,15 @@
+"""Sentiment of film reviews, two classes."""
+
+from __future__ import annotations
+
+from llm_bench.tasks.base import GLUE_SPLITS, MASK, HubSource, Labels, Sentence, masked_task
+
+TASK = masked_task(
+    "sst2",
+    hub=HubSource("nyu-mll/glue", "sst2", GLUE_SPLITS),
+    fields=("sentence",),
+    labels=Labels("label", ("negative", "positive")),
+    template=lambda row: (Sentence(row["sentence"].strip()), " It was", MASK, "."),
+    words={"negative": "terrible", "positive": "great"},
+    max_length=128,
+)

@@ -1,0 +1,28 @@
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that reached for the network would only fail elsewhere
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in Path(str(item.fspath)).parents:
+            item.add_marker(pytest.mark.llm)
+
+
+@pytest.fixture(scope="session")
+def toy_data(tmp_path_factory):
+    """A data folder with rows of every task, from the project's own grammar."""
+    from llm_bench.tiny.grammar import write_data
+
+    return write_data(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="session")
+def sample_data(toy_data):
+    """Real rows where the environment names a folder of them, else generated ones."""
+    named = os.environ.get("HELENE_SAMPLE_DATA")
+    return Path(named) if named else toy_data

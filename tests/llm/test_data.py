@@ -1,0 +1,193 @@
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from llm_bench import data, splits
+from llm_bench.fetch import fetch
+from llm_bench.tasks import get_task
+
+SST2, CB, SNLI = get_task("sst2", "masked"), get_task("cb", "causal"), get_task("snli", "masked")
+
+
+def write(folder, name, split, rows):
+    (folder / name).mkdir(exist_ok=True)
+    (folder / name / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def reviews(count, start=0):
+    return [{"sentence": f"film {start + i}", "label": i % 2} for i in range(count)]
+
+
+def parquet(path, rows, names=None):
+    table = pa.Table.from_pylist(rows)
+    if names:
+        features = {"label": {"names": names, "_type": "ClassLabel"}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(table, path)
+
+
+def test_integers_mean_the_hub_order_where_the_data_say_nothing(tmp_path):
+    write(tmp_path, "cb", "train", [{"premise": "p", "hypothesis": "h", "label": i} for i in range(3)])
+    rows = data.read_split(tmp_path, CB, "train")
+    assert [row["label"] for row in rows] == ["entailment", "contradiction", "neutral"]
+
+
+def test_labels_go_by_name_when_a_file_beside_them_names_them(tmp_path):
+    write(tmp_path, "sst2", "train", reviews(2))
+    (tmp_path / "sst2/labels.json").write_text('{"label": ["positive", "negative"]}')
+    assert [row["label"] for row in data.read_split(tmp_path, SST2, "train")] == ["positive", "negative"]
+
+
+def test_labels_go_by_name_when_parquet_metadata_name_them(tmp_path):
+    parquet(tmp_path / "sst2/train.parquet", reviews(2), ["positive", "negative"])
+    assert [row["label"] for row in data.read_split(tmp_path, SST2, "train")] == ["positive", "negative"]
+
+
+def test_labels_may_be_the_names_themselves(tmp_path):
+    write(tmp_path, "sst2", "train", [{"sentence": "x", "label": "positive"}])
+    assert data.read_split(tmp_path, SST2, "train")[0]["label"] == "positive"
+    boolq = get_task("boolq", "causal")
+    write(tmp_path, "boolq", "train", [{"passage": "p", "question": "q", "label": True}])
+    assert data.read_split(tmp_path, boolq, "train")[0]["label"] == "True"
+
+
+def test_jsonl_and_parquet_of_the_same_rows_read_alike(tmp_path):
+    write(tmp_path, "sst2", "train", reviews(5))
+    (tmp_path / "other").mkdir()
+    parquet(tmp_path / "other/sst2/train.parquet", reviews(5))
+    assert data.read_split(tmp_path, SST2, "train") == data.read_split(tmp_path / "other", SST2, "train")
+
+
+def test_other_classes_are_refused(tmp_path):
+    write(tmp_path, "sst2", "train", reviews(2))
+    (tmp_path / "sst2/labels.json").write_text('{"label": ["good", "bad"]}')
+    with pytest.raises(ValueError, match="names the classes of 'label' good, bad; this task's are negative, positive"):
+        data.read_split(tmp_path, SST2, "train")
+
+
+@pytest.mark.parametrize("label", [2, -1, "great", None, 0.5])
+def test_labels_out_of_range_name_the_row(tmp_path, label):
+    write(tmp_path, "sst2", "train", [*reviews(2), {"sentence": "x", "label": label}])
+    with pytest.raises(ValueError, match=r"row 3 of .*sst2.train.jsonl has label=.*must be one of negative, positive"):
+        data.read_split(tmp_path, SST2, "train")
+
+
+def test_unlabelled_rows_are_dropped_only_where_they_are_known_to_occur(tmp_path):
+    write(tmp_path, "snli", "train", [{"premise": "p", "hypothesis": "h", "label": i} for i in (-1, 0, 2)])
+    assert [row["label"] for row in data.read_split(tmp_path, SNLI, "train")] == ["entailment", "contradiction"]
+    write(tmp_path, "sst2", "test", [{"sentence": "x", "label": -1}])
+    with pytest.raises(ValueError, match="-1 marks a hidden test set"):
+        data.read_split(tmp_path, SST2, "test")
+
+
+def test_missing_things_are_named_with_what_to_do(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no data folder"):
+        data.read_split(tmp_path / "none", SST2, "train")
+    with pytest.raises(FileNotFoundError, match=r"no train split of sst2 in .*helene llm data fetch sst2"):
+        data.read_split(tmp_path, SST2, "train")
+    write(tmp_path, "cb", "train", [{"premise": "p", "label": 0}])
+    with pytest.raises(ValueError, match=r"row 1 of .* has no hypothesis; cb needs premise, hypothesis"):
+        data.read_split(tmp_path, CB, "train")
+    (tmp_path / "cb/test.jsonl").write_text('{"premise": "p"\n')
+    with pytest.raises(ValueError, match=r"line 1 of .*test.jsonl is not JSON"):
+        data.read_split(tmp_path, CB, "test")
+    (tmp_path / "cb/test.jsonl").write_text("")
+    with pytest.raises(ValueError, match="has no rows"):
+        data.read_split(tmp_path, CB, "test")
+
+
+def folder_of(tmp_path, train=80, test=40, validation=0):
+    write(tmp_path, "sst2", "train", reviews(train))
+    write(tmp_path, "sst2", "test", reviews(test, 1000))
+    if validation:
+        write(tmp_path, "sst2", "validation", reviews(validation, 2000))
+    return tmp_path
+
+
+def texts(rows):
+    return [row["sentence"] for row in rows]
+
+
+def test_few_shot_splits_are_balanced_disjoint_and_a_function_of_the_seed(tmp_path):
+    folder = folder_of(tmp_path)
+    seen = set()
+    for seed in (13, 21, 42, 87, 100):
+        split = splits.few_shot(folder, SST2, seed, k=8, test_size=10)
+        for rows in (split.train, split.dev):
+            assert [row["label"] for row in rows].count("positive") == len(rows) / 2 == 8
+        assert not set(texts(split.train)) & set(texts(split.dev))
+        assert split == splits.few_shot(folder, SST2, seed, k=8, test_size=10)
+        assert (split.source, split.overlap, len(split.test)) == ("drawn", 0, 10)
+        seen.add(tuple(sorted(texts(split.train))))
+    assert len(seen) == 5
+    tests = {tuple(texts(splits.few_shot(folder, SST2, seed, k=8, test_size=10).test)) for seed in (13, 21)}
+    assert len(tests) == 1, "the test rows must not depend on the data seed"
+
+
+def test_published_few_shot_splits_are_taken_as_they_are(tmp_path):
+    folder = folder_of(tmp_path)
+    (tmp_path / "kshot/sst2").mkdir(parents=True)
+    write(tmp_path / "kshot/sst2", "16-13", "train", reviews(32, 5000))
+    write(tmp_path / "kshot/sst2", "16-13", "validation", [*reviews(31, 6000), reviews(1, 1000)[0]])
+    split = splits.few_shot(folder, SST2, 13)
+    assert texts(split.train) == texts(reviews(32, 5000))
+    assert (split.source, split.overlap) == ("published", 1)
+    assert splits.few_shot(folder, SST2, 21).source == "drawn"
+
+
+def test_too_few_rows_of_a_class_are_named(tmp_path):
+    with pytest.raises(ValueError, match="class negative has 40 training rows, k=21 for train and dev needs 42"):
+        splits.few_shot(folder_of(tmp_path), SST2, 13, k=21)
+    with pytest.raises(ValueError, match="k must be an integer of at least 1, got 0"):
+        splits.few_shot(folder_of(tmp_path), SST2, 13, k=0)
+
+
+def test_many_shot_takes_dev_from_validation_or_from_the_rest_of_train(tmp_path):
+    task = get_task("sst2", "causal")
+    folder = folder_of(tmp_path, train=80)
+    split = splits.many_shot(folder, task, 0, num_train=50, num_dev=20, test_size=30)
+    assert [len(r) for r in (split.train, split.dev, split.test)] == [50, 20, 30]
+    assert not set(texts(split.train)) & set(texts(split.dev))
+    short = splits.many_shot(folder, task, 0, num_train=1000, num_dev=20)
+    assert [len(short.train), len(short.dev)] == [60, 20]
+    folder_of(tmp_path, validation=25)
+    split = splits.many_shot(folder, task, 0)
+    assert [len(split.train), len(split.dev), len(split.test)] == [80, 25, 40]
+    assert set(texts(split.dev)) == set(texts(reviews(25, 2000)))
+    assert (
+        splits.many_shot(folder, task, 1, num_train=50).train != splits.many_shot(folder, task, 2, num_train=50).train
+    )
+
+
+def test_the_sample_does_not_depend_on_a_librarys_generator():
+    rows = [{"i": i} for i in range(10)]
+    assert [row["i"] for row in splits.sample(rows, 4, "42/train")] == [1, 6, 2, 3]
+
+
+def test_fetch_writes_rows_and_the_names_of_labels(tmp_path):
+    calls = []
+
+    class Rows(list):
+        def __init__(self, rows):
+            super().__init__(rows)
+            self.features = {"label": type("ClassLabel", (), {"names": ["positive", "negative"]})()}
+
+    def load(path, config, split):
+        calls.append((path, config, split))
+        return Rows([{"sentence": "good", "label": 0, "idx": 7}])
+
+    written = fetch(SST2, tmp_path, load)
+    assert calls == [("nyu-mll/glue", "sst2", "train"), ("nyu-mll/glue", "sst2", "validation")]
+    assert [path.name for path in written] == ["train.jsonl", "test.jsonl"]
+    assert data.read_split(tmp_path, SST2, "test")[0]["label"] == "positive"
+
+
+def test_fetch_says_what_failed(tmp_path):
+    def load(path, config, split):
+        raise ConnectionError("no route")
+
+    with pytest.raises(ValueError, match=r"cannot load nyu-mll/glue \(sst2, train\) from the Hub: ConnectionError"):
+        fetch(SST2, tmp_path, load)
