@@ -66,6 +66,8 @@ def bias_correction(beta2: float, num_estimates: int) -> float:
 
 def decay(theta: Tensor, lr: float | Tensor, weight_decay: float) -> Tensor:
     r"""theta ← theta − lr · weight_decay · theta (line 14), decoupled; the paper calls the coefficient ε."""
+    if weight_decay == 0.0:
+        return theta  # the same bits, one pass less
     return theta - lr * weight_decay * theta
 
 
@@ -110,4 +112,139 @@ def helene_step(
 
 def sgd_step(theta: Tensor, g: Tensor, *, lr: float | Tensor, weight_decay: float = 0.0) -> Tensor:
     r"""theta − lr (g + weight_decay · theta): with the SPSA gradient, MeZO's step (Malladi et al. 2023)."""
-    return descend(theta, g + weight_decay * theta, lr)
+    return descend(theta, coupled_decay(g, theta, weight_decay), lr)
+
+
+def coupled_decay(g: Tensor, theta: Tensor, weight_decay: float) -> Tensor:
+    r"""g + weight_decay · theta: the decay as part of the gradient, as torch.optim's SGD and Adam have it."""
+    return g if weight_decay == 0.0 else g + weight_decay * theta
+
+
+def momentum_step(
+    theta: Tensor, g: Tensor, m: Tensor, *, lr: float | Tensor, beta1: float, weight_decay: float = 0.0, coupled: bool
+) -> tuple[Tensor, Tensor]:
+    r"""m ← beta1 m + g, theta ← theta − lr m: heavy ball. The new (theta, m).
+
+    ``coupled`` puts the decay into g (torch.optim.SGD), else theta decays on its own.
+    """
+    if coupled:
+        g = coupled_decay(g, theta, weight_decay)
+    else:
+        theta = decay(theta, lr, weight_decay)
+    m = momentum(m, g, beta1)
+    return descend(theta, m, lr), m
+
+
+def sign_step(theta: Tensor, g: Tensor, *, lr: float | Tensor, weight_decay: float = 0.0) -> Tensor:
+    r"""theta − lr · sign(g) for each element, decay decoupled (signSGD; ZO-signSGD, Liu et al. 2019)."""
+    return descend(decay(theta, lr, weight_decay), g.sign(), lr)
+
+
+def adam_step(
+    theta: Tensor,
+    g: Tensor,
+    m: Tensor,
+    v: Tensor,
+    *,
+    lr: float | Tensor,
+    beta1: float,
+    beta2: float,
+    denominator_eps: float,
+    step: int,
+    weight_decay: float = 0.0,
+    coupled: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Adam (Kingma and Ba 2015, algorithm 1), AdamW where the decay is not coupled. The new (theta, m, v).
+
+        m ← beta1 m + (1 − beta1) g,  v ← beta2 v + (1 − beta2) g²
+        theta ← theta − lr · (m / (1 − beta1^t)) / (√(v / (1 − beta2^t)) + denominator_eps)
+    """
+    if coupled:
+        g = coupled_decay(g, theta, weight_decay)
+    else:
+        theta = decay(theta, lr, weight_decay)
+    m, v = momentum(m, g, beta1, 1.0 - beta1), curvature_ema(v, g * g, beta2)
+    root = v.sqrt() * math.sqrt(bias_correction(beta2, step)) + denominator_eps
+    return descend(theta, m / root, lr * bias_correction(beta1, step)), m, v
+
+
+def lion_step(
+    theta: Tensor, g: Tensor, m: Tensor, *, lr: float | Tensor, beta1: float, beta2: float, weight_decay: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    r"""Lion (Chen et al. 2023, algorithm 2). The new (theta, m).
+
+    theta ← theta − lr (sign(beta1 m + (1 − beta1) g) + weight_decay · theta), then m ← beta2 m + (1 − beta2) g.
+    """
+    direction = momentum(m, g, beta1, 1.0 - beta1).sign()
+    return descend(decay(theta, lr, weight_decay), direction, lr), momentum(m, g, beta2, 1.0 - beta2)
+
+
+def sophia_step(
+    theta: Tensor,
+    g: Tensor,
+    m: Tensor,
+    h: Tensor,
+    *,
+    lr: float | Tensor,
+    beta1: float,
+    gamma: float,
+    clip: float,
+    denominator_eps: float,
+    weight_decay: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Sophia (Liu et al. 2023, algorithm 3), h being up to date. The new (theta, m) and where the clip acted.
+
+        m ← beta1 m + (1 − beta1) g
+        theta ← theta − lr · weight_decay · theta
+        theta ← theta − lr · clip(m / max(gamma h, denominator_eps), clip)
+
+    Here the update is clipped, in HELENE the curvature is floored: the two meet where m is constant.
+    """
+    m = momentum(m, g, beta1, 1.0 - beta1)
+    ratio = m / (gamma * h).clamp_min(denominator_eps)
+    theta = descend(decay(theta, lr, weight_decay), ratio.clamp(-clip, clip), lr)
+    return theta, m, ratio.abs() > clip
+
+
+def newton_step(
+    theta: Tensor, g: Tensor, h: Tensor, *, lr: float | Tensor, denominator_eps: float, weight_decay: float = 0.0
+) -> Tensor:
+    r"""theta − lr · g / (h + denominator_eps), the diagonal Newton step without a floor, decay decoupled."""
+    return descend(decay(theta, lr, weight_decay), g / (h + denominator_eps), lr)
+
+
+def second_difference(loss_plus: float, loss_minus: float, loss: float, eps: float) -> float:
+    r"""|L⁺ + L⁻ − 2 L| / (2 eps²): half the curvature along a direction, without its sign (HiZOO)."""
+    return abs(loss_plus + loss_minus - 2.0 * loss) / (2.0 * eps * eps)
+
+
+def hizoo_step(
+    theta: Tensor,
+    g: Tensor,
+    h: Tensor,
+    curvature: Tensor,
+    *,
+    lr: float | Tensor,
+    smooth: float,
+    weight_decay: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    r"""HiZOO (Zhao et al. 2024), h the diagonal of Σ⁻¹ and Σ^½ the scale of its probes. The new (theta, h).
+
+        theta ← theta − lr (g / √h + weight_decay · theta),  g = c z,  c along z / √h
+        h ← (1 − smooth) h + smooth · curvature · h,  curvature = z² · `second_difference`
+    """
+    direction = coupled_decay(g / h.sqrt(), theta, weight_decay)
+    return descend(theta, direction, lr), curvature_ema(h, curvature * h, 1.0 - smooth)
+
+
+def fzoo_weights(losses: list[float], loss: float) -> list[float]:
+    r"""(L_i − L) / (N σ), the weights of FZOO's N directions, σ the standard deviation (over N − 1) of the L_i.
+
+    The slopes (L_i − L) / eps divided by their own spread, so that eps cancels (Dang et al. 2025). Equal losses have no
+    spread; their weights are 0.
+    """
+    mean = math.fsum(losses) / len(losses)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in losses) / (len(losses) - 1))
+    if deviation == 0.0:
+        return [0.0] * len(losses)
+    return [(value - loss) / (len(losses) * deviation) for value in losses]

@@ -27,6 +27,8 @@ NOISE_VERSION = "philox4x32-7/box-muller/1"
 ROUNDS = 7
 CURVATURE_DRAW = 1 << 15  # draws from here on belong to the curvature's own minibatch
 LABEL_DRAW = (1 << 16) - 2
+ROUNDING_DRAW = (1 << 16) - 3  # stochastic rounding of the weights
+STATE_DRAW = (1 << 16) - 64  # from here on, of the state tensors, in the order in which a method names them
 MAX_ELEMENTS = 1 << 34
 
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
@@ -103,6 +105,27 @@ def normal(
         _box_muller(a, b, out[lo - first : hi - first], work)
     z = torch.from_numpy(out.reshape(-1)[start - 4 * first :][:count])
     return z if torch.device(device).type == "cpu" else z.to(device)
+
+
+def signs(
+    seed: int, step: int, draw: int, parameter: int, start: int, count: int, device: torch.device | str = "cpu"
+) -> Tensor:
+    r"""Elements of a Rademacher direction: +1 where the top bit of the generator's word is 0, else -1.
+
+    Args, device and errors as in `normal`.
+
+    Returns:
+        Tensor of shape (count,), float32.
+    """
+    words = integers(seed, step, draw, parameter, start, count)
+    return torch.from_numpy(np.float32(1) - np.float32(2) * (words >> np.uint32(31))).to(device)
+
+
+def words(
+    seed: int, step: int, draw: int, parameter: int, start: int, count: int, device: torch.device | str = "cpu"
+) -> Tensor:
+    r"""`integers` as a tensor of shape (count,), int32: the same bits, for stochastic rounding."""
+    return torch.from_numpy(integers(seed, step, draw, parameter, start, count).view(np.int32)).to(device)
 
 
 def normal_rows(seed: int, steps: Sequence[int], draw: int, parameters: Sequence[int], count: int) -> Tensor:

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,16 +29,32 @@ CHUNK = 1 << 17  # elements handled at once, so that temporaries stay in cache a
 Closure = Callable[[], Any]
 
 
+class Displacement(Protocol):
+    """What parameters are moved along: a direction, or anything that gives its elements chunk by chunk."""
+
+    def chunk(
+        self, parameter: int, start: int, end: int, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """Elements [start, end) for one parameter; the caller may overwrite them."""
+
+
 class Direction(NamedTuple):
-    """The key of one direction: with a parameter's id it gives z (see `helene.noise`)."""
+    """The key of one direction: with a parameter's id it gives z (see `helene.noise`).
+
+    ``signs`` makes it a Rademacher direction; else z is standard normal.
+    """
 
     seed: int
     step: int
     draw: int = 0
+    signs: bool = False
 
-    def chunk(self, parameter: int, start: int, end: int, device: torch.device) -> Tensor:
-        """Elements [start, end) of z for one parameter, float32."""
-        return noise.normal(self.seed, self.step, self.draw, parameter, start, end - start, device)
+    def chunk(
+        self, parameter: int, start: int, end: int, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """Elements [start, end) of z for one parameter: float32 values in the dtype asked for."""
+        draw = noise.signs if self.signs else noise.normal
+        return draw(self.seed, self.step, self.draw, parameter, start, end - start, device).to(dtype)
 
 
 class Target(NamedTuple):
@@ -60,13 +76,13 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def write_perturbed(out: Tensor, target: Target, direction: Direction, radius: float) -> None:
+def write_perturbed(out: Tensor, target: Target, direction: Displacement, radius: float) -> None:
     """out ← theta + radius · z in float32 (float64 for float64 parameters), rounded once to out's dtype."""
     theta = target.tensor.detach()
     source, sink = theta.reshape(-1), out.view(-1) if out.is_contiguous() else torch.empty_like(theta).reshape(-1)
     wide = compute_dtype(theta.dtype)
     for start, end in chunks(theta.numel()):
-        z = direction.chunk(target.id, start, end, theta.device).to(wide)
+        z = direction.chunk(target.id, start, end, theta.device, wide)
         sink[start:end] = torch.add(source[start:end].to(wide), z, alpha=radius)
     if not out.is_contiguous():
         out.copy_(sink.view(theta.shape))
@@ -82,11 +98,14 @@ class Probe:
         targets: The trained parameters.
         model: The module that reads them, if copies are to be made module by module. A compiled model gets full
             copies, with a warning: its modules' hooks do not run.
+        scratch: Scratch memory to share with probes that are never active at the same time.
     """
 
-    def __init__(self, targets: Sequence[Target], model: nn.Module | None = None) -> None:
+    def __init__(
+        self, targets: Sequence[Target], model: nn.Module | None = None, scratch: Scratch | None = None
+    ) -> None:
         self.targets = list(targets)
-        self.scratch = _Scratch()
+        self.scratch = scratch or Scratch()
         self._checked = False
         self._by_module = {} if model is None else _owners(self.targets, model)
         in_modules = {i for owned in self._by_module.values() for i in owned}
@@ -95,7 +114,7 @@ class Probe:
             self._use_full_copies(range(len(self.targets)), "the model is compiled, so its modules' hooks do not run")
             self._checked = True
 
-    def loss(self, closure: Closure, direction: Direction, radius: float) -> Tensor:
+    def loss(self, closure: Closure, direction: Displacement, radius: float) -> Tensor:
         """The closure's loss at theta + radius · z, as a 0-dim tensor on its device; theta is bit-equal afterwards.
 
         Raises:
@@ -116,13 +135,13 @@ class Probe:
         self._checked = True
         return loss
 
-    def _watched(self, closure: Closure, direction: Direction, radius: float) -> tuple[Tensor, list[int]]:
+    def _watched(self, closure: Closure, direction: Displacement, radius: float) -> tuple[Tensor, list[int]]:
         with _ReadWatch([t.tensor for t in self.targets]) as watch:
             loss = self._evaluate(closure, direction, radius, watch)
         return loss, sorted(watch.seen)
 
     def _evaluate(
-        self, closure: Closure, direction: Direction, radius: float, watch: _ReadWatch | None = None
+        self, closure: Closure, direction: Displacement, radius: float, watch: _ReadWatch | None = None
     ) -> Tensor:
         swap = _Swap(self.targets, self.scratch, direction, radius, watch)
         with torch.no_grad(), ExitStack() as stack:
@@ -182,8 +201,8 @@ class _Swap:
     def __init__(
         self,
         targets: list[Target],
-        scratch: _Scratch,
-        direction: Direction,
+        scratch: Scratch,
+        direction: Displacement,
         radius: float,
         watch: _ReadWatch | None,
     ) -> None:
@@ -238,7 +257,7 @@ class _Swap:
         self.scratch.top = 0
 
 
-class _Scratch:
+class Scratch:
     """A stack of copies in one buffer per device, as large as the deepest nesting seen so far."""
 
     ALIGNMENT = 64
