@@ -59,9 +59,10 @@ def _checked_key(key: Any, where: str) -> str:
     return key
 
 
-def dumps(value: Any) -> str:
-    """The canonical JSON of a value: sorted keys, no spaces, ASCII, shortest floats that round-trip."""
-    return json.dumps(_tag(plain(value)), sort_keys=True, separators=(",", ":"), allow_nan=False)
+def dumps(value: Any, indent: int | None = None) -> str:
+    """The canonical JSON of a value: sorted keys, ASCII, shortest floats that round-trip; no spaces unless indented."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    return json.dumps(_tag(plain(value)), sort_keys=True, indent=indent, separators=separators, allow_nan=False)
 
 
 def loads(text: str) -> Any:

@@ -1,21 +1,63 @@
-"""One-file HTML pages: inline CSS and SVG, no network, for screens, phones, print, light and dark."""
+"""One-file HTML pages: inline CSS and SVG, no network, no scripts; for screens, phones and print, light and dark."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from helene.lab.report_files import write_summary, write_text
 
 if TYPE_CHECKING:
-    from helene.lab.figures import Drawing
+    from helene.lab.drawing import Drawing
+
+__all__ = [
+    "Section",
+    "badge",
+    "code_block",
+    "details",
+    "figure",
+    "interval",
+    "number",
+    "paragraph",
+    "render_page",
+    "subtitle",
+    "table",
+    "write_index",
+    "write_summary",
+    "write_text",
+]
+
+_TEMPLATES = Environment(
+    loader=PackageLoader("helene.lab"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+_TONES = {
+    ("good", "✓"): ("consistent", "holds", "reached", "sound", "passed"),
+    ("bad", "✗"): (
+        ("not_consistent", "refuted", "wrong", "failed", "diverged", "non_finite", "out_of_memory", "error")
+    ),
+    ("warn", "!"): (
+        ("broken_instrument", "holds_after_repair", "ill_posed", "gap", "unexplained", "stalled", "out_of_budget")
+    ),
+}
+_BADGES = {word: look for look, words in _TONES.items() for word in words}
 
 
 @dataclass(frozen=True)
 class Section:
-    """A titled part of a page; ``body`` is pieces of HTML made by the helpers below (plain strings are escaped)."""
+    """A titled part of a page.
+
+    Attributes:
+        title: Its heading.
+        body: Pieces of HTML made by the helpers below; plain strings are escaped.
+        anchor: Its address within the page; default made from the title.
+    """
 
     title: str
     body: Sequence[Markup | str]
@@ -25,68 +67,198 @@ class Section:
 def render_page(
     *,
     title: str,
-    answer: str,
+    answer: Markup | str,
     sections: Sequence[Section],
     command: str,
     provenance: Mapping[str, Any] | None = None,
     lead: Sequence[Markup | str] = (),
     back: bool = True,
 ) -> str:
-    """A whole page: title, the answer in one sentence, ``lead``, contents, sections, command, provenance footer."""
-    raise NotImplementedError
+    """A whole page as text.
+
+    Args:
+        title: Heading and window title.
+        answer: What was found, in one sentence; it stands first.
+        sections: In order; more than two get a table of contents.
+        command: What remakes the page.
+        provenance: From :func:`helene.lab.provenance.provenance`, shown at the foot.
+        lead: Pieces between the answer and the contents: badges, a picture.
+        back: Whether to link ``../index.html``.
+    """
+    addressed = [Section(s.title, s.body, s.anchor or _slug(s.title)) for s in sections]
+    return _TEMPLATES.get_template("page.html").render(
+        title=title,
+        answer=_with_code(answer),
+        sections=addressed,
+        command=command,
+        lead=lead,
+        back=back,
+        facts=_facts(provenance),
+    )
 
 
-def paragraph(text: str) -> Markup:
-    """A paragraph; text is escaped, `code` between backticks is set as code."""
-    raise NotImplementedError
+def _slug(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
 
 
-def badge(verdict: str) -> Markup:
-    """A coloured badge for a verdict or status of the design, with a sign that works without colour."""
-    raise NotImplementedError
+def _facts(provenance: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    if not provenance:
+        return []
+    p = dict(provenance)
+    commit, dirty = p.pop("commit", None), p.pop("dirty", None)
+    facts = [("commit", f"{commit[:12]}{' with uncommitted changes' if dirty else ''}")] if commit else []
+    for name in ("command", "timestamp", "cpu", "cpus", "gpu", "threads", "platform", "versions"):
+        facts += _fact(name, p.pop(name, None))
+    for name, value in p.items():
+        facts += _fact(name, value)
+    return facts
+
+
+def _fact(name: str, value: Any) -> list[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        value = ", ".join(f"{key} {item}" for key, item in value.items())
+    elif isinstance(value, list | tuple):
+        value = ", ".join(map(str, value))
+    return [] if value in (None, "") else [(name, str(value))]
+
+
+def paragraph(text: Markup | str) -> Markup:
+    """A paragraph; what stands between backticks is set as code."""
+    return Markup("<p>{}</p>").format(_with_code(text))
+
+
+def _with_code(text: Markup | str) -> Markup:
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
+
+
+def subtitle(text: str, anchor: str = "") -> Markup:
+    """A heading within a section, with an address of its own."""
+    return Markup('<h3 id="{}">{}</h3>').format(anchor or _slug(text), text)
+
+
+def code_block(text: str) -> Markup:
+    """Lines of code or a command."""
+    return Markup("<pre><code>{}</code></pre>").format(text)
+
+
+def details(title: str, body: Sequence[Markup | str]) -> Markup:
+    """Pieces folded away under a title."""
+    return Markup("<details><summary>{}</summary>{}</details>").format(title, Markup("\n").join(body))
+
+
+def badge(verdict: str, text: str = "") -> Markup:
+    """A coloured badge for a verdict or status of the design, with a sign that works without colour.
+
+    Args:
+        verdict: The word as it stands in JSON; an unknown one gets a neutral badge.
+        text: What to show in its place.
+    """
+    tone, sign = _BADGES.get(verdict, ("calm", "○"))
+    return Markup('<span class="badge {}">{} {}</span>').format(tone, sign, text or verdict.replace("_", " "))
 
 
 def table(
-    headers: Sequence[str],
+    headers: Sequence[Markup | str],
     rows: Sequence[Sequence[Any]],
     *,
-    caption: str = "",
+    caption: Markup | str = "",
     anchors: Sequence[str] = (),
     numeric: Sequence[int] | None = None,
 ) -> Markup:
-    """A table that scrolls sideways on a phone; numbers right-aligned, None shown as a dash, Markup kept."""
-    raise NotImplementedError
+    """A table that scrolls sideways where it is too wide.
+
+    Args:
+        headers: One per column.
+        rows: Cells: Markup is kept, text escaped (backticks are code), numbers go through :func:`number`, None is a
+            dash.
+        caption: Above the table.
+        anchors: One address per row, so that a number elsewhere can link to its row.
+        numeric: Columns to align right; default those that hold numbers alone.
+
+    Raises:
+        ValueError: If a row has another number of cells than there are headers.
+    """
+    for row in rows:
+        if len(row) != len(headers):
+            raise ValueError(f"each row must have {len(headers)} cells, one per header, got {len(row)}: {row!r}")
+    right = _numeric_columns(rows, len(headers)) if numeric is None else set(numeric)
+    parts = [Markup('<div class="scroll"><table>')]
+    if caption:
+        parts.append(Markup("<caption>{}</caption>").format(_with_code(caption)))
+    kinds = [Markup(' class="num"') if column in right else Markup("") for column in range(len(headers))]
+    heads = [Markup("<th{}>{}</th>").format(kind, head) for kind, head in zip(kinds, headers, strict=True)]
+    parts.append(Markup("<thead><tr>{}</tr></thead><tbody>").format(Markup("").join(heads)))
+    for index, row in enumerate(rows):
+        anchor = Markup(' id="{}"').format(anchors[index]) if index < len(anchors) and anchors[index] else ""
+        cells = [Markup("<td{}>{}</td>").format(kind, _cell(cell)) for kind, cell in zip(kinds, row, strict=True)]
+        parts.append(Markup("<tr{}>{}</tr>").format(anchor, Markup("").join(cells)))
+    parts.append(Markup("</tbody></table></div>"))
+    return Markup("\n").join(parts)
 
 
-def figure(drawing: Drawing, caption: str) -> Markup:
-    """The drawing inline, with its caption and alternative text."""
-    raise NotImplementedError
+def _is_number(cell: Any) -> bool:
+    return isinstance(cell, int | float) and not isinstance(cell, bool)
+
+
+def _numeric_columns(rows: Sequence[Sequence[Any]], count: int) -> set[int]:
+    columns = [[row[j] for row in rows if row[j] is not None] for j in range(count)]
+    return {j for j, cells in enumerate(columns) if cells and all(map(_is_number, cells))}
+
+
+def _cell(cell: Any) -> Markup:
+    if isinstance(cell, Markup):
+        return cell
+    if isinstance(cell, bool):
+        return escape("yes" if cell else "no")
+    return escape(number(cell)) if cell is None or _is_number(cell) else _with_code(str(cell))
+
+
+def figure(drawing: Drawing, caption: Markup | str) -> Markup:
+    """The drawing inline, with its caption."""
+    svg = drawing.svg.replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)  # HTML knows the namespace
+    return Markup("<figure>{}<figcaption>{}</figcaption></figure>").format(Markup(svg), _with_code(caption))
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number for people: significant digits, thin-spaced thousands, ∞ and – for inf and None."""
-    raise NotImplementedError
+    """A number for people: ``digits`` significant digits, thousands set apart, powers of ten, ∞; – for None and nan."""
+    if value is None or value != value:
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if isinstance(value, int):
+        text = f"{value:,}"
+    else:
+        rounded = float(f"{value:.{digits}g}")
+        size = abs(rounded)
+        if size >= 10**7 or 0 < size < 10**-4:
+            mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+            raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+            text = f"{mantissa}×10{raised}"
+        else:
+            places = max(0, digits - 1 - math.floor(math.log10(size))) if size else 0
+            text = f"{rounded:,.{places}f}"
+    whole = text.partition(".")[0].lstrip("-")
+    text = text.replace(",", "\N{NARROW NO-BREAK SPACE}" if len(whole) > 5 else "")
+    return text.replace("-", "−")
 
 
 def interval(low: float, high: float, digits: int = 3) -> str:
     """``[low, high]`` for people."""
-    raise NotImplementedError
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all, its folder made.
-
-    Raises:
-        ValueError: If it cannot be written; the message says where and why.
-    """
-    raise NotImplementedError
-
-
-def write_summary(out: Path, part: str, *, title: str, answer: str, command: str, **more: Any) -> Path:
-    """Write ``out/part/summary.json`` (sorted keys, indented, inf as in records) and return its path."""
-    raise NotImplementedError
+    return f"[{number(low, digits)}, {number(high, digits)}]"
 
 
 def write_index(out: Path) -> Path:
-    """(Re)build ``out/index.html`` from the parts' summaries; parts not made show the command that makes them."""
-    raise NotImplementedError
+    """(Re)build ``out/index.html`` from the parts' ``summary.json`` and return its path.
+
+    Parts not made yet are listed with the command that makes them. A summary that cannot be read is listed as such:
+    it does not keep the others off the page.
+
+    Raises:
+        ValueError: If the page cannot be written.
+    """
+    from helene.lab.report_files import read_parts
+
+    page = _TEMPLATES.get_template("index.html").render(
+        title="HELENE: what holds, what it costs", parts=read_parts(out)
+    )
+    return write_text(Path(out) / "index.html", page)

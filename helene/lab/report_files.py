@@ -1,0 +1,99 @@
+"""The files of ``reports/``: a folder per part with its summary, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helene.lab import canonical
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the reports, as the index page shows it.
+
+    Attributes:
+        name: Its folder.
+        title: Its heading.
+        answer: What it found, or that it is not made yet.
+        command: What makes it.
+        made: Whether its summary is there.
+        link: Its page, relative to the index; empty when there is none.
+    """
+
+    name: str
+    title: str
+    answer: str
+    command: str
+    made: bool = False
+    link: str = ""
+
+
+_KNOWN = (
+    Part("scaling", "How steps scale with dimension", "", "helene scaling --preset standard --out {out}"),
+    Part("theory", "The claims of the paper, judged", "", "pytest theory/"),
+    Part("llm", "Fine-tuning language models", "", "helene llm demo --out {out}"),
+)
+_NOT_MADE = "Not made yet; the command below makes it."
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file whole or not at all, its folder made, and return its path.
+
+    Raises:
+        ValueError: If it cannot be written; the message says where and why.
+    """
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as err:
+        raise ValueError(f"cannot write {path}: {err.strerror}; choose a folder that you may write to (--out)") from err
+    return path
+
+
+def write_summary(out: Path, part: str, *, title: str, answer: str, command: str, **more: Any) -> Path:
+    """Write ``out/part/summary.json`` and return its path.
+
+    Args:
+        out: The folder of the reports.
+        part: The part's folder in it: ``scaling``, ``theory``, ``llm``.
+        title: Its heading on the index page.
+        answer: One sentence, plain text.
+        command: What makes it.
+        more: Anything else of use, JSON values; infinities as in records.
+
+    Raises:
+        ValueError: If it cannot be written or has no JSON form.
+    """
+    summary = {"title": title, "answer": answer, "command": command, **more}
+    return write_text(Path(out) / part / "summary.json", canonical.dumps(summary, indent=1) + "\n")
+
+
+def read_parts(out: Path) -> list[Part]:
+    """The known parts in their order, then any other folder with a summary, by name."""
+    out = Path(out)
+    found = {path.parent.name for path in out.glob("*/summary.json")}
+    names = [part.name for part in _KNOWN]
+    others = [Part(name, name, "", "") for name in sorted(found - set(names))]
+    return [_read_part(out, part) for part in (*_KNOWN, *others)]
+
+
+def _read_part(out: Path, part: Part) -> Part:
+    path = out / part.name / "summary.json"
+    command = part.command.format(out=out.name or "reports")
+    if not path.is_file():
+        return Part(part.name, part.title, _NOT_MADE, command)
+    link = f"{part.name}/index.html" if (path.parent / "index.html").is_file() else ""
+    try:
+        summary = canonical.loads(path.read_text(encoding="utf-8"))
+        title, answer, command = (str(summary[name]) for name in ("title", "answer", "command"))
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as err:
+        broken = f"Its summary.json cannot be read ({type(err).__name__}); the command below makes it anew."
+        return Part(part.name, part.title, broken, command, link=link)
+    return Part(part.name, title, answer, command, made=True, link=link)
