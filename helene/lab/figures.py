@@ -120,7 +120,7 @@ def _draw_scaling(top: Axes, below: Axes | None, one: ScalingSeries, index: int)
     seeds_x = np.concatenate([np.full(len(seeds), at * aside) for at, seeds in zip(x, cells, strict=True)])
     seeds_y = np.concatenate(cells)
     seen = np.isfinite(seeds_y)
-    top.plot(seeds_x[seen], seeds_y[seen], "o", color=colour, alpha=0.42, markersize=2.2, markeredgewidth=0)
+    top.plot(seeds_x[seen], seeds_y[seen], "o", color=colour, alpha=0.5, markersize=2.2, markeredgewidth=0)
     if len(one.fitted):
         top.plot(x, np.asarray(one.fitted, float)[order], color=colour, linewidth=1.4)
     if one.band is not None:

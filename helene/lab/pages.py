@@ -128,7 +128,7 @@ def paragraph(text: Markup | str) -> Markup:
 
 
 def _with_code(text: Markup | str) -> Markup:
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def subtitle(text: str, anchor: str = "") -> Markup:
@@ -242,9 +242,15 @@ def number(value: float | None, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
-def interval(low: float, high: float, digits: int = 3) -> str:
-    """``[low, high]`` for people."""
-    return f"[{number(low, digits)}, {number(high, digits)}]"
+def interval(low: float, high: float) -> str:
+    """``[low, high]`` for people, to a tenth of its width or better; it does not break over lines."""
+    width = high - low
+    if math.isfinite(width) and width > 0:
+        exponent = math.floor(math.log10(width / 2))
+        ends = [f"{end:.{max(0, -exponent)}f}" if abs(end) < 10**5 else number(end) for end in (low, high)]
+    else:
+        ends = [number(end) for end in (low, high)]
+    return "[{}, {}]".format(*(end.replace("-", "−") for end in ends)).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def write_index(out: Path) -> Path:
