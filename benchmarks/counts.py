@@ -1,0 +1,106 @@
+"""Deterministic counts of an optimizer step: a change here is a change of algorithm or implementation, never noise."""
+
+from __future__ import annotations
+
+from .common import METHODS, CountedLoss, Lookup, make, parameter, present
+
+STEPS = 20
+SIZE = 1 << 14
+
+
+class OptimizerStep(Lookup):
+    """What 20 steps ask of the loss, the generator and memory."""
+
+    params = (METHODS,)
+    param_names = ("method",)
+
+    def setup_cache(self) -> dict:
+        return {(method,): count(method) for method in present()}
+
+    def track_forwards_of_20_steps(self, cache: dict, method: str) -> int:
+        return cache[(method,)]["forwards"]
+
+    def track_normals_of_20_steps(self, cache: dict, method: str) -> int:
+        """In units of the parameters."""
+        return cache[(method,)]["normals"]
+
+    def track_parameter_passes_of_20_steps(self, cache: dict, method: str) -> int:
+        """How often an operator reads or writes parameter memory, in units of the parameters."""
+        return cache[(method,)]["passes"]
+
+    track_forwards_of_20_steps.unit = "forwards"
+    track_normals_of_20_steps.unit = "normals"
+    track_parameter_passes_of_20_steps.unit = "passes"
+
+
+class State(Lookup):
+    """Bytes of optimizer state for each parameter, after three steps."""
+
+    params = (METHODS, ["float32", "bfloat16"])
+    param_names = ("method", "dtype")
+    unit = "bytes"
+
+    def setup_cache(self) -> dict:
+        return {(m, d): state_bytes(m, d) for m in present() for d in self.params[1]}
+
+    def track_state_bytes_of_a_parameter(self, cache: dict, method: str, dtype: str) -> int:
+        return cache[method, dtype]
+
+
+def count(method: str) -> dict[str, int]:
+    """Forwards, normals and parameter passes of 20 steps of a method."""
+    from helene import noise
+
+    p = parameter(SIZE)
+    loss, optimizer = CountedLoss(p), make(method, [p])
+    optimizer.step(loss)  # the first step checks what the loss reads
+    loss.calls = 0
+    drawn, normal = [], noise.normal
+
+    def counted(*args, **kwargs):
+        z = normal(*args, **kwargs)
+        drawn.append(z.numel())
+        return z
+
+    noise.normal = counted
+    try:
+        with touches(p) as touched:
+            for _ in range(STEPS):
+                optimizer.step(loss)
+    finally:
+        noise.normal = normal
+    return {"forwards": loss.calls, "normals": round(sum(drawn) / SIZE), "passes": round(touched.elements / SIZE)}
+
+
+def state_bytes(method: str, dtype: str) -> int:
+    """Bytes of state tensors for each parameter."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    p = parameter(SIZE, dtype)
+    loss, optimizer = CountedLoss(p), make(method, [p])
+    for _ in range(3):
+        optimizer.step(loss)
+    leaves = tree_leaves(dict(optimizer.state[p]))
+    return round(sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()) / SIZE)
+
+
+def touches(p):
+    """Counts the elements of a parameter's memory that operators read or write; views cost nothing."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    start, end = p.data_ptr(), p.data_ptr() + p.nbytes
+
+    class Touches(TorchDispatchMode):
+        elements = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+            for leaf in [] if is_view else tree_leaves((args, kwargs or {})):
+                if isinstance(leaf, torch.Tensor) and start <= leaf.data_ptr() < end:
+                    self.elements += leaf.numel()
+            return func(*args, **(kwargs or {}))
+
+    return Touches()
