@@ -55,10 +55,9 @@ def predicted_steps(problem: Problem, method: Method, trial: Trial, scale: Scale
     settings = method.settings(trial, scale, problem)
     if "rho" not in settings:
         return 2.0 * scale.smoothness * rate * logs + 10.0
-    rho, u = settings["rho"], problem.features(x0) if problem.separable else x0
-    far = (
-        (u.abs() / rho).max().item()
-        if problem.separable
-        else max((x0[part].norm() / rho[part].min()).item() for part in problem.layers.slices())
-    )
+    rho = torch.as_tensor(settings["rho"])
+    if problem.separable:
+        far = (problem.features(x0).abs() / rho).max().item()
+    else:
+        far = max((x0[part].norm() / rho[part].min()).item() for part in problem.layers.slices())
     return far / float(settings["lr"]) + logs / math.log(4.0 / 3.0) + 10.0

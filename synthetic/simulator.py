@@ -1,8 +1,8 @@
 r"""Many runs of one method on one problem at once: seeds x trials as tensor dimensions, one direction per seed.
 
-Directions are those of `helene.noise`: layer i is the parameter at position i, its coordinates are the elements, so a row
-follows the optimizers of `helene.optimizers` to rounding. On a separable problem, methods that commute with turns run in
-the eigenbasis, where a gradient costs no product of matrices; their directions are turned once per seed.
+Directions are those of `helene.noise`: layer i is the parameter at position i, its coordinates are the elements, so a
+row follows the optimizers of `helene.optimizers` to rounding. On a separable problem, methods that commute with turns
+run in the eigenbasis, where a gradient costs no product of matrices; their directions are turned once per seed.
 """
 
 from __future__ import annotations
@@ -120,12 +120,10 @@ class _Batch:
         placed = problem.features(x0) if self.turns else x0
         self.x = placed.to(dtype)[:, None, :].repeat(1, rows[1], 1)
         self.state: State = method.start(self.x)
-        self.given = {
-            name: torch.stack([torch.as_tensor(s[name], dtype=dtype).reshape(-1) for s in settings])
-            for name in (settings[0] if settings else {})
-        }
+        self.given = {name: _column([s[name] for s in settings], dtype) for name in (settings[0] if settings else {})}
         self.seeds = list(seeds)
         self.kept = np.arange(rows[0]), np.arange(rows[1])  # rows of the outcome that the tensors still hold
+        self.open = torch.ones(rows, dtype=torch.bool)
         self.done = np.zeros(rows, bool)
         self.outcome = Outcome(np.full(rows, np.inf), np.full(rows, OUT_OF_BUDGET, object), np.zeros(rows, np.int64))
         self.marks: list[tuple[int, np.ndarray]] = []  # (step, gap or its lower bound) from time to time
@@ -202,7 +200,7 @@ class _Batch:
         self.low = low
         if self.traced is not None:
             self.traced.append(low.double().numpy().copy())
-        near, lost = low <= self.target, ~(low <= self.limit)
+        near, lost = (low <= self.target) & self.open, ~(low <= self.limit) & self.open
         if bool(near.any()):
             hit = near if exact else near & (self.problem.gap(p) <= self.target)
             self._end(t, hit.numpy(), REACHED)
@@ -213,12 +211,11 @@ class _Batch:
             self._end(t, (lost & ~finite).numpy(), NON_FINITE)
 
     def _end(self, t: int, which: np.ndarray, status: str) -> None:
-        rows = np.ix_(*self.kept)
-        new = which & ~self.done[rows]
-        if not new.any():
+        if not which.any():
             return
-        at = tuple(k[i] for k, i in zip(self.kept, np.nonzero(new), strict=True))
+        at = tuple(k[i] for k, i in zip(self.kept, np.nonzero(which), strict=True))
         self.done[at], self.outcome.status[at], self.outcome.stopped[at] = True, status, t
+        self.open = torch.from_numpy(~self.done[np.ix_(*self.kept)])
         if status == REACHED:
             self.outcome.steps[at] = t
 
@@ -240,9 +237,9 @@ class _Batch:
         if seeds.all() and trials.all():
             return False
         s, k = torch.from_numpy(np.nonzero(seeds)[0]), torch.from_numpy(np.nonzero(trials)[0])
-        self.x, self.target, self.limit = (v[s][:, k] for v in (self.x, self.target, self.limit))
+        self.x, self.target, self.limit, self.open = (v[s][:, k] for v in (self.x, self.target, self.limit, self.open))
         self.state = {name: v[s][:, k] for name, v in self.state.items()}
-        self.given = {name: v[k] for name, v in self.given.items()}
+        self.given = {name: v[k] if isinstance(v, Tensor) else v for name, v in self.given.items()}
         self.seeds = [self.seeds[i] for i in s.tolist()]
         self.kept = self.kept[0][seeds], self.kept[1][trials]
         return True
@@ -257,6 +254,13 @@ class _Batch:
             self.outcome.status[left & stalled] = STALLED
         if self.traced is not None:
             self.outcome.gaps = np.stack(self.traced)
+
+
+def _column(values: Sequence[float | Tensor], dtype: torch.dtype) -> float | Tensor:
+    """A setting for all trials: the number that they share, else (trials, 1) or (trials, d)."""
+    if all(isinstance(v, int | float) and v == values[0] for v in values):
+        return values[0]
+    return torch.stack([torch.as_tensor(v, dtype=dtype).reshape(-1) for v in values])
 
 
 def directions(layers: Layers, seed: int, steps: range, ids: Sequence[int]) -> Tensor:

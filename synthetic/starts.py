@@ -1,8 +1,8 @@
 r"""Where runs start: theta_0 − theta*, at a stated distance, its signs drawn per seed.
 
 "coordinate": every coordinate of the eigenbasis is ``distance`` away, so ‖theta_0 − theta*‖ = distance √d;
-"layer": every layer is, spread evenly over its coordinates; "total": the whole is. What a theorem bounds depends on which
-of these is held fixed while d grows. "layer_gap" and "total_gap" fix L_i(theta_0) − min L_i, or their sum, instead.
+"layer": every layer is, spread evenly over its coordinates; "total": the whole is. What a theorem bounds depends on
+which of these is held fixed while d grows. "layer_gap" and "total_gap" fix L_i(theta_0) − min L_i, or their sum.
 Problems that are not separable use the coordinates themselves.
 """
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from synthetic.problems.base import Problem
 
 State = dict[str, Tensor]
+Given = dict[str, float | Tensor]
 Trial = Mapping[str, Any]
 
 
@@ -62,9 +63,8 @@ class Method(Protocol):
         title: As in reports.
         order: "zeroth" if it sees losses only.
         directions: Directions of a step: one, one per layer, or none.
-        commutes_with_turns: Whether its path in turned coordinates is the turned path, so that a separable problem can be
-            simulated in its eigenbasis.
-        uses_c_only: Whether only z and c are looked at.
+        commutes_with_turns: Whether its path in turned coordinates is the turned path, so that a separable problem can
+            be simulated in its eigenbasis.
     """
 
     name: str
@@ -89,6 +89,9 @@ class Method(Protocol):
         """State at theta_0 besides x itself."""
         ...
 
-    def move(self, x: Tensor, state: State, signal: Signal, given: dict[str, Tensor]) -> Tensor:
-        """The next x; state is updated in place. ``given`` holds settings as (trials, 1) or (trials, d)."""
+    def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
+        """The next x; state is updated in place.
+
+        ``given`` holds the settings: numbers, or (trials, 1) or (trials, d) where trials differ.
+        """
         ...

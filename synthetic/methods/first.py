@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from helene import functional
-from synthetic.methods.base import Scale, Signal, State, Trial
+from synthetic.methods.base import Given, Scale, Signal, State, Trial
 from synthetic.problems.base import Problem
 
 
@@ -37,7 +37,7 @@ class GradientDescent:
         """See `Method`."""
         return {}
 
-    def move(self, x: Tensor, state: State, signal: Signal, given: dict[str, Tensor]) -> Tensor:
+    def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """See `Method`."""
         return functional.descend(x, signal.problem.pullback(signal.slope), given["lr"])
 
@@ -45,9 +45,9 @@ class GradientDescent:
 class TheoremUpdate:
     r"""theta_i ← theta_i − η V_iᵀ clip(V_i H_ii⁻¹ ∇_i L, ρ_i), V_i the eigenbasis of H_ii, all layers at once.
 
-    As the theorem prescribes: η = 1/2 and ρ_i = R_i / (2 √d_i) with the certified R_i, or with ``radius`` where the trial
-    names one (on quadratics any radius satisfies Assumption 2). On losses whose layers interact this is outside the
-    paper's hypotheses; it runs, and the report says so.
+    As the theorem prescribes: η = 1/2 and ρ_i = R_i / (2 √d_i) with the certified R_i, or with ``radius`` where the
+    trial names one (on quadratics any radius satisfies Assumption 2). On losses whose layers interact this is outside
+    the paper's hypotheses; it runs, and the report says so.
     """
 
     name, title = "theorem", "the theorem's update"
@@ -81,9 +81,9 @@ class TheoremUpdate:
         """See `Method`."""
         return {}
 
-    def move(self, x: Tensor, state: State, signal: Signal, given: dict[str, Tensor]) -> Tensor:
+    def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """See `Method`."""
-        problem, rho = signal.problem, given["rho"]
+        problem, rho = signal.problem, torch.as_tensor(given["rho"])
         if problem.separable:
             newton = signal.slope / problem.curvature(signal.p)
             return functional.descend(x, torch.clamp(newton, -rho, rho), given["lr"])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helene import functional
-from synthetic.methods.base import Scale, Signal, State, Trial
+from synthetic.methods.base import Given, Scale, Signal, State, Trial
 from synthetic.problems.base import Problem
 
 
@@ -36,7 +36,7 @@ class MeZO:
         """See `Method`."""
         return {}
 
-    def move(self, x: Tensor, state: State, signal: Signal, given: dict[str, Tensor]) -> Tensor:
+    def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """See `Method`."""
         return functional.descend(x, signal.z, given["lr"] * signal.c)
 
@@ -70,9 +70,9 @@ class HeavyBall(MeZO):
         """See `Method`."""
         return {"m": torch.zeros_like(x)}
 
-    def move(self, x: Tensor, state: State, signal: Signal, given: dict[str, Tensor]) -> Tensor:
+    def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """See `Method`."""
-        state["m"] = functional.momentum(state["m"], signal.z, given["beta1"], signal.c)
+        state["m"] = functional.momentum(state["m"], signal.z, _shared(given, "beta1"), signal.c)
         return functional.descend(x, state["m"], given["lr"])
 
 
@@ -83,7 +83,7 @@ class Helene(MeZO):
     commutes_with_turns = False
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
-        """See `Method`: floor = ratio h_0, lr = q (1 − beta1) gamma floor / (tr H + 2 λ_max), horizon T of the anneal."""
+        """See `Method`: floor = ratio h_0, lr = q (1 − beta1) gamma floor / (tr H + 2 λ_max)."""
         floor, beta1, gamma = trial["floor_ratio"] * scale.curvature, trial["beta1"], trial["gamma"]
         return {
             "lr": trial["q"] * (1.0 - beta1) * gamma * floor / scale.trace,
@@ -101,27 +101,24 @@ class Helene(MeZO):
         """See `Method`."""
         return {"m": torch.zeros_like(x), "h": torch.zeros_like(x)}
 
-    def move(self, x: Tensor, state: State, signal: Signal, given: dict[str, Tensor]) -> Tensor:
+    def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """See `Method`; between estimates h stands, so its part of the preconditioner is kept."""
-        t = signal.step
-        alpha = functional.anneal(t, _one(given["beta1"]), _one(given["horizon"]))
-        state["m"] = functional.momentum(state["m"], signal.z, given["beta1"], alpha * signal.c)
-        if functional.is_curvature_step(t, int(_one(given["interval"]))):
+        beta1, beta2, interval, horizon, denominator_eps = (
+            _shared(given, name) for name in ("beta1", "beta2", "interval", "horizon", "denominator_eps")
+        )
+        alpha = functional.anneal(signal.step, beta1, horizon)
+        state["m"] = functional.momentum(state["m"], signal.z, beta1, alpha * signal.c)
+        if functional.is_curvature_step(signal.step, int(interval)):
             estimate = functional.a_gnb(signal.z, given["batch_size"] * signal.c.square())
-            state["h"] = functional.curvature_ema(state["h"], estimate, _one(given["beta2"]))
-            state["per_m"] = functional.precondition(
-                torch.ones((), dtype=x.dtype),
-                state["h"],
-                given["gamma"],
-                given["floor"],
-                _one(given["denominator_eps"]),
-            )
+            state["h"] = functional.curvature_ema(state["h"], estimate, beta2)
+            one = torch.ones((), dtype=x.dtype)
+            state["per_m"] = functional.precondition(one, state["h"], given["gamma"], given["floor"], denominator_eps)
         return functional.descend(x, state["m"] * state["per_m"], given["lr"])
 
 
-def _one(values: Tensor) -> float:
-    """The value that all trials share."""
-    value = values.flatten()[0].item()
-    if not bool((values == values.flatten()[0]).all()):
-        raise ValueError(f"this setting must be the same in all trials of a run, got {values.flatten().tolist()}")
+def _shared(given: Given, name: str) -> float:
+    """A setting that must be one number for all trials of a run."""
+    value = given[name]
+    if isinstance(value, Tensor):
+        raise ValueError(f"{name} must be the same in all trials of a run, got {value.flatten().tolist()}")
     return value

@@ -1,7 +1,7 @@
 r"""Quadratics whose layers interact: H = M^{1/2} C M^{1/2}, M the block diagonal of H, C with identity blocks.
 
-C = I + (nu − 1)/(n − 1) Σ_{i≠j} V_i V_jᵀ with V_i of r = min d_i orthonormal columns. On (V_1 z, ..., V_n z) it is nu, on
-(V_1 z_1, ..., V_n z_n) with Σ z_i = 0 it is 1 − (nu − 1)/(n − 1), elsewhere 1. So nu is the largest and
+C = I + (nu − 1)/(n − 1) Σ_{i≠j} V_i V_jᵀ with V_i of r = min d_i orthonormal columns. On (V_1 z, ..., V_n z) it is nu,
+on (V_1 z_1, ..., V_n z_n) with Σ z_i = 0 it is 1 − (nu − 1)/(n − 1), elsewhere 1. So nu is the largest and
 kappa = 1 − (nu − 1)/(n − 1) the smallest eigenvalue of M^{-1/2} H M^{-1/2}, exactly; nu runs from 1 to below n.
 """
 

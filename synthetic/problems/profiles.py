@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 
 class Profile(Protocol):
@@ -149,8 +149,8 @@ class Softplus:
 class Quartic:
     r"""u²/2 + u⁴/4, steeper than any quadratic far out.
 
-    phi'' = 1 + 3u². With a = √3 u and s = √3 r, the largest (1 + (a + s)²) / (1 + a²) over a is (s/2 + √(1 + s²/4))², at
-    a = √(1 + s²/4) − s/2. It is 2 for s = √2 − 1/√2 = 1/√2, so r = 1/√6. And 4 phi = 2u² + u⁴ >= u² + u⁴ = u phi'.
+    phi'' = 1 + 3u². With a = √3 u and s = √3 r, the largest (1 + (a + s)²) / (1 + a²) over a is (s/2 + √(1 + s²/4))²,
+    at a = √(1 + s²/4) − s/2. It is 2 for s = √2 − 1/√2 = 1/√2, so r = 1/√6. And 4 phi = 2u² + u⁴ >= u² + u⁴ = u phi'.
     """
 
     radius: float = 1.0 / math.sqrt(6.0)

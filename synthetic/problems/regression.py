@@ -1,11 +1,11 @@
 r"""L2-regularised logistic and softmax regression on the data sets that come with scikit-learn.
 
-The coefficients are grouped into layers by features. The radius R_i of Assumption 2 (Loewner form): if layer i moves by at
-most R, sample b's margin moves by at most r_b = R ‖x_{b,i}‖, and the logarithm of s(m) = sigma'(m) has slope within
+The coefficients are grouped into layers by features. The radius R_i of Assumption 2 (Loewner form): if layer i moves by
+at most R, sample b's margin moves by at most r_b = R ‖x_{b,i}‖, and the logarithm of s(m) = sigma'(m) has slope within
 (−1, 1), so the sample's share of the Hessian stays within e^{±r_b} of itself; the ridge does not move. So
 R_i = ln 2 / max_b ‖x_{b,i}‖. For softmax with probabilities p, the share is S = diag(p) − ppᵀ with
-vᵀSv = min_c Σ_k p_k (v_k − c)²; if logits move by δ, each p_k changes by a factor within e^{±(max δ − min δ)}, so S does,
-and max δ − min δ <= √2 ‖δ‖ <= √2 R ‖x_{b,i}‖. So R_i = ln 2 / (√2 max_b ‖x_{b,i}‖).
+vᵀSv = min_c Σ_k p_k (v_k − c)²; if logits move by δ, each p_k changes by a factor within e^{±(max δ − min δ)}, so S
+does, and max δ − min δ <= √2 ‖δ‖ <= √2 R ‖x_{b,i}‖. So R_i = ln 2 / (√2 max_b ‖x_{b,i}‖).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from synthetic.layers import Layers
 from synthetic.problems.base import Constants, Problem
@@ -32,8 +32,8 @@ def load_data(name: str) -> tuple[Tensor, Tensor]:
     r"""Centred and scaled inputs (N, D) float64 and labels (N,) int64 of a bundled data set.
 
     ``breast_cancer`` (569, 30); ``digits`` (1797, 64), ``digits_16`` its 4 x 4 averages, labels the ten digits, with
-    ``_parity`` behind either name odd against even; ``wine`` (178, 13) and ``iris`` (150, 4), three classes. Each column
-    has unit variance; the pixels of the digits share one scale, since some are almost always blank.
+    ``_parity`` behind either name odd against even; ``wine`` (178, 13) and ``iris`` (150, 4), three classes. Each
+    column has unit variance; the pixels of the digits share one scale, since some are almost always blank.
 
     Raises:
         ValueError: If the name is none of these.
