@@ -12,6 +12,7 @@ Relation = Literal["<=", "<", ">=", ">", "==", "!="]
 
 #: Working precision in bits of enclosures; :func:`related` doubles it for sympy expressions until it can tell.
 START_BITS, MOST_BITS = 128, 8192
+flint.ctx.prec = max(flint.ctx.prec, 192)
 
 _FUNCTIONS = {
     sympy.exp: flint.arb.exp,
