@@ -8,6 +8,7 @@ code (None is 0). A package is loaded only when its command, named like the entr
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 GROUP = "helene.commands"
-OK, FAILED, BAD_USAGE = 0, 1, 2
+OK, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 _EPILOG = """\
 examples:
   helene scaling --preset quick --out reports        measure scaling laws, write the report
@@ -24,9 +25,10 @@ examples:
   helene COMMAND --help                              all about one command
 
 exit codes:
-  0  done
-  1  the work failed, or a finding differs from what is expected
-  2  bad usage or bad input; one line on stderr says what and how to mend it
+  0    done
+  1    the work failed, or a finding differs from what is expected
+  2    bad usage or bad input; one line on stderr says what and how to mend it
+  130  interrupted (Ctrl-C); what was finished is kept
 """
 # What `helene --help` says of the packages' commands without loading them; others are listed by name.
 _HELP = {
@@ -37,19 +39,21 @@ _HELP = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; returns the exit code (usage errors of argparse exit with 2 by themselves)."""
+    """Run one command line; returns the exit code (argparse itself exits with 2 on bad usage, 0 after help)."""
     words = list(sys.argv[1:] if argv is None else argv)
     traceback = "--traceback" in words
     words = [word for word in words if word != "--traceback"]
-    parser = _parser(words)
-    arguments = parser.parse_args(words)
     try:
+        arguments = _parser(words).parse_args(words)
         return int(arguments.func(arguments) or OK)
     except KeyboardInterrupt:
         if traceback:
             raise
         print("interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)
-        return 130
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has had enough; say nothing more, at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except Exception as err:
         if traceback:
             raise
@@ -57,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(err: Exception) -> int:
+    # By name: importing the store for this would cost every command line its start.
     bad_input = isinstance(err, ValueError | FileNotFoundError) or type(err).__name__ == "StoreError"
     said = str(err) if bad_input else f"{type(err).__name__}: {err} (--traceback shows where)"
     print("helene: " + " ".join(said.split()), file=sys.stderr)
@@ -87,9 +92,7 @@ def _load(entry: metadata.EntryPoint, commands: Any) -> None:
     try:
         entry.load()(commands)
     except Exception as err:
-        raise SystemExit(
-            _explain(ValueError(f"the command {entry.name!r} cannot be loaded: {type(err).__name__}: {err}"))
-        ) from err
+        raise RuntimeError(f"the command {entry.name!r} cannot be loaded: {type(err).__name__}: {err}") from err
 
 
 def _add_own(commands: Any) -> None:

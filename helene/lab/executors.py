@@ -111,19 +111,22 @@ class ProcessExecutor:
             ) from err
         waiting = deque(range(len(configs)))
         workers: list[_Worker] = []
+        ever_ready, false_starts = False, 0
         try:
-            workers += [_Worker(run) for _ in range(min(self.jobs, len(configs)))]
-            while workers:
+            while waiting or workers:
+                while len(workers) < min(self.jobs, len(waiting) + sum(w.index is not None for w in workers)):
+                    workers.append(_Worker(run))
                 ready = connection.wait([w.pipe for w in workers])
                 for worker in [w for w in workers if w.pipe in ready]:
                     outcome = worker.receive()
-                    if worker.dead:
-                        worker.stop()
-                        workers.remove(worker)
-                        if waiting:
-                            worker = _Worker(run)
-                            workers.append(worker)
-                    elif waiting:
+                    ever_ready = ever_ready or worker.ready
+                    if worker.ready:
+                        false_starts = 0
+                    elif worker.death is not None:
+                        false_starts += 1
+                        if not ever_ready or false_starts == 3:
+                            raise RuntimeError(_FALSE_START.format(worker.death))
+                    if worker.death is None and waiting:
                         index = waiting.popleft()
                         worker.send(index, configs[index])
                     else:
@@ -136,6 +139,12 @@ class ProcessExecutor:
                 worker.stop()
 
 
+_FALSE_START = (
+    "a worker process {} before it was ready: see its message above; the module that holds run must import, and a "
+    "script that starts a sweep needs `if __name__ == '__main__':`"
+)
+
+
 class _Worker:
     """The parent's end of one worker process."""
 
@@ -146,32 +155,27 @@ class _Worker:
         with _one_thread_environment():
             self.process.start()
         theirs.close()
-        self.index: int | None = None
+        self.index: int | None = None  # of the cell it is at
         self.ready = False
-        self.dead = False
+        self.death: str | None = None
         self.since = time.perf_counter()
 
     def send(self, index: int, config: dict[str, Any]) -> None:
         self.index, self.since = index, time.perf_counter()
-        with contextlib.suppress(OSError):  # a worker that died while idle is found by the next receive
+        with contextlib.suppress(OSError):  # a worker that has just died is found by the next receive
             self.pipe.send((index, config))
 
     def receive(self) -> Outcome | None:
-        """The next outcome; None is a worker's first sign of life. Sets ``dead`` when there is no more to come."""
+        """The next outcome; None is a first sign of life, or a death at no cell. Sets ``death`` when it is over."""
         try:
             outcome = self.pipe.recv()
         except (EOFError, OSError):
-            self.dead = True
             self.process.join(timeout=10)
-            cause = _death(self.process.exitcode)
-            if not self.ready:
-                raise RuntimeError(
-                    f"a worker process {cause} before it was ready: see its message above; the module that holds "
-                    "run must import, and a script that starts a sweep needs `if __name__ == '__main__':`"
-                ) from None
-            if self.index is None:
-                return None
-            return Outcome(self.index, None, f"worker process {cause}", time.perf_counter() - self.since)
+            self.death = _death(self.process.exitcode)
+            if self.index is not None:
+                index, self.index = self.index, None
+                return Outcome(index, None, f"worker process {self.death}", time.perf_counter() - self.since)
+            return None
         self.ready, self.index = True, None
         return outcome
 
@@ -179,7 +183,7 @@ class _Worker:
         self.pipe.close()
         # An idle worker ends by itself when its pipe closes; one at work would go on to the end of its cell.
         if self.index is None and self.ready:
-            self.process.join(timeout=2)
+            self.process.join(timeout=5)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()

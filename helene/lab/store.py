@@ -159,16 +159,18 @@ class Store:
         if self.read_only:
             if not self.path.is_file():
                 raise StoreError(f"there is no store at {self.path}; check the path, or run the sweep that writes it")
-            uri = f"{self.path.absolute().as_uri()}?mode=ro"
-            if not os.access(self.path.parent, os.W_OK):
-                uri += "&immutable=1"  # WAL needs a shared-memory file beside the database, which cannot be made here
+            # WAL keeps a shared-memory file beside the database: mode=ro would fail where it is not there yet.
+            mode = "mode=rw" if os.access(self.path.parent, os.W_OK) else "mode=ro&immutable=1"
+            uri = f"{self.path.absolute().as_uri()}?{mode}"
         else:
             self._take_lock()
             uri = f"{self.path.absolute().as_uri()}?mode=rwc"
         with self._explained():
             self._db = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None)
             self._check_schema()
-            if not self.read_only:
+            if self.read_only:
+                self._db.execute("PRAGMA query_only=ON")
+            else:
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=FULL")
 
