@@ -41,6 +41,11 @@ class State:
         return State(theta, zero, zero)
 
 
+def anneal(t: int, beta1: Any, r: Any) -> Any:
+    """α(t) = β1 + (1 − β1) r^t with r = e^{−1/T}; every r in (0, 1) is one, with T = −1/ln r."""
+    return beta1 + (1 - beta1) * r**t
+
+
 def larger(a: Any, b: Any) -> Any:
     """The larger of two numbers, a on ties."""
     return a if a >= b else b
