@@ -172,8 +172,8 @@ def _flat_coordinate() -> str:
         trace = 1 / D[0] ** 2 + flat / D[1] ** 2
         found.append(2 / (trace + 2))  # g = (1, 0), so gᵀD⁻¹g = gᵀD⁻¹HD⁻¹g = |g| = 1
     assert found[0] < Fraction(1, 10**5) < Fraction(1, 2) < found[1], found
-    return f"curvatures 1 and 1e-6, gradient (1, 0): η up to {float(found[0]):.1e} without a floor, "
-    f"{float(found[1]):.2f} with 0.1"
+    bare, floored = (float(value) for value in found)
+    return f"curvatures 1 and 1e-6, gradient (1, 0): η up to {bare:.1e} without a floor, {floored:.2f} with 0.1"
 
 
 def _figure() -> str:
