@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import html
 import io
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 # Okabe and Ito's palette, its blue and green lightened and its yellow left out, so that each stands out on white and
 # on near-black. Markers and dashes differ too: nothing is told by colour alone.
@@ -22,6 +25,7 @@ PALETTE = ("#1f7fc4", "#d55e00", "#0f9d74", "#c2689a", "#c98a00", "#56a9d6", "#8
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 DASHES = ("-", (0, (6, 1.5)), (0, (4, 1.2, 1, 1.2)), (0, (2, 1)))
 INK = "#0a0b0c"  # drawn in this and turned into the page's own text colour
+REFERENCE = (0, (4, 3))  # dashes of what is predicted or marked rather than measured
 WIDTH = 6.4  # inches; at this width text of 9.5 points stays readable on a phone
 
 _STYLE: dict[str, Any] = {
@@ -132,3 +136,37 @@ def _shared_style(match: re.Match[str]) -> str:
 
 def _literal(text: str) -> str:
     return text.replace("\\", r"\\")
+
+
+def short(value: float, _: Any = None) -> str:
+    """A number of few characters: 0.02, 1, 250, 4k, 1.5M."""
+    size = abs(value)
+    for limit, factor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if size >= limit:
+            return f"{value / factor:.3g}{unit}"
+    if 0 < size < 1e-3:
+        mantissa, exponent = f"{value:.1e}".replace(".0e", "e").split("e")
+        power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+        return power if mantissa == "1" else f"{mantissa}·{power}"
+    return f"{value:.0f}" if size >= 1000 else f"{value:.3g}"
+
+
+def plain_log_ticks(axis: Any, places: Sequence[float] = ()) -> None:
+    """Ticks at the measured places when they are few, else at 1, 2, 5 times powers of ten; plain numbers."""
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    if 0 < len(places) <= 9:
+        axis.set_ticks(list(places))
+    elif decades < 4:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2.2 else (1, 3)))
+    axis.set_major_formatter(FuncFormatter(short))
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
+
+
+def legend_below(figure: Figure, axes: Axes, always: bool = False) -> None:
+    """The legend beneath everything, in as many columns as fit; none for a single label unless ``always``."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) > 1 or (labels and always):
+        columns = min(len(labels), max(1, int(84 / (max(map(len, labels)) + 8))))
+        figure.legend(handles, labels, loc="outside lower left", ncols=columns)

@@ -63,7 +63,7 @@ def call(run: Run, index: int, config: dict[str, Any]) -> Outcome:
     except Exception as err:
         last = traceback.extract_tb(err.__traceback__)[-1]
         where = f"{os.path.basename(last.filename)}:{last.lineno}"
-        result, message = None, f"{type(err).__name__}: {err} ({where})"
+        result, message = None, " ".join(f"{type(err).__name__}: {err} ({where})".split())
     return Outcome(index, result, message, time.perf_counter() - start)
 
 

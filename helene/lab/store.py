@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from helene.lab import canonical
 from helene.lab.lock import FileLock, LockHeldError
+from helene.lab.records import (
+    EXPORT_LIMIT_BYTES,
+    Record,
+    StoreError,
+    config_key,
+    digest,
+    matches,
+    read_jsonl,
+    said,
+    write_jsonl,
+)
+
+__all__ = ["EXPORT_LIMIT_BYTES", "MergeReport", "Record", "Store", "StoreError", "config_key", "read_jsonl"]
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x48454C45  # "HELE": tells a store from any other SQLite file
-EXPORT_LIMIT_BYTES = 1 << 20
 _SCHEMA = """
 CREATE TABLE provenance (id TEXT PRIMARY KEY, json TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE record (
@@ -28,71 +39,6 @@ CREATE TABLE record (
 _SELECT = (
     "SELECT r.key, r.experiment, r.config, r.result, p.json FROM record r JOIN provenance p ON p.id = r.provenance"
 )
-
-
-class StoreError(Exception):
-    """What is wrong with a store, in one sentence that says what to do."""
-
-
-def config_key(config: Mapping[str, Any]) -> str:
-    """The name of a config: the first 24 hexadecimal digits of the SHA-256 of its canonical JSON.
-
-    The order of the entries does not matter, and a tuple counts as a list; 1 and 1.0 are different.
-
-    Raises:
-        ValueError: If the config has no JSON form.
-    """
-    return hashlib.sha256(canonical.dumps(config).encode()).hexdigest()[:24]
-
-
-@dataclass(frozen=True)
-class Record:
-    """One finished run.
-
-    Attributes:
-        key: ``config_key(config)``.
-        experiment: The experiment it belongs to; the same config may occur in several.
-        config: What was asked, all of it: nothing that changes the result may be missing.
-        result: What came out. Wall-clock numbers end in ``_seconds``. ``status`` is one of the design's words.
-        provenance: Where and with what it ran (:func:`helene.lab.provenance.provenance`).
-    """
-
-    key: str
-    experiment: str
-    config: dict[str, Any]
-    result: dict[str, Any]
-    provenance: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        experiment: str,
-        config: Mapping[str, Any],
-        result: Mapping[str, Any],
-        provenance: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """Make a record, its values plain (see :func:`helene.lab.canonical.plain`) and its key computed.
-
-        Raises:
-            ValueError: If something in it has no JSON form.
-        """
-        return cls(
-            config_key(config),
-            experiment,
-            canonical.plain(config, "config"),
-            canonical.plain(result, "result"),
-            canonical.plain(provenance or {}, "provenance"),
-        )
-
-    @property
-    def failed(self) -> bool:
-        """Whether the run raised or its process died (status ``error``): the next sweep tries it again."""
-        return self.result.get("status") == "error"
-
-    def comparable(self) -> str:
-        """Canonical JSON without provenance and ``*_seconds``: equal, byte for byte, when the run is repeated."""
-        kept = {"key": self.key, "experiment": self.experiment, "config": self.config, "result": self.result}
-        return canonical.dumps(canonical.without_seconds(kept))
 
 
 @dataclass(frozen=True)
@@ -156,23 +102,30 @@ class Store:
             self._lock = None
 
     def _open(self) -> None:
-        if self.read_only:
-            if not self.path.is_file():
-                raise StoreError(f"there is no store at {self.path}; check the path, or run the sweep that writes it")
-            # WAL keeps a shared-memory file beside the database: mode=ro would fail where it is not there yet.
-            mode = "mode=rw" if os.access(self.path.parent, os.W_OK) else "mode=ro&immutable=1"
-            uri = f"{self.path.absolute().as_uri()}?{mode}"
-        else:
+        if not self.read_only:
             self._take_lock()
-            uri = f"{self.path.absolute().as_uri()}?mode=rwc"
+            with self._explained():
+                self._connect("rwc")
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                self._connection.execute("PRAGMA synchronous=FULL")
+            return
+        if not self.path.is_file():
+            raise StoreError(f"there is no store at {self.path}; check the path, or run the sweep that writes it")
         with self._explained():
-            self._db = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None)
-            self._check_schema()
-            if self.read_only:
-                self._db.execute("PRAGMA query_only=ON")
-            else:
-                self._db.execute("PRAGMA journal_mode=WAL")
-                self._db.execute("PRAGMA synchronous=FULL")
+            try:
+                self._connect("rw")  # not "ro": beside a database in WAL mode a file must be made for shared memory
+            except sqlite3.OperationalError as err:
+                if not _named(err, "SQLITE_CANTOPEN", "SQLITE_READONLY"):
+                    raise
+                self._connect("ro&immutable=1")  # nothing may be written here, so nobody writes
+            self._connection.execute("PRAGMA query_only=ON")
+
+    def _connect(self, mode: str) -> None:
+        if self._db is not None:
+            self._db.close()
+        uri = f"{self.path.absolute().as_uri()}?mode={mode}"
+        self._db = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None)
+        self._check_schema()
 
     def _take_lock(self) -> None:
         try:
@@ -189,13 +142,13 @@ class Store:
             ) from err
 
     def _check_schema(self) -> None:
-        assert self._db is not None
-        application = self._db.execute("PRAGMA application_id").fetchone()[0]
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        db = self._connection
+        application = db.execute("PRAGMA application_id").fetchone()[0]
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if empty and application == 0 and not self.read_only:
             pragmas = f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"
-            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {pragmas} COMMIT;")
+            db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {pragmas} COMMIT;")
         elif application != APPLICATION_ID:
             raise StoreError(f"{self.path} is a database, but not a store of helene; choose another file")
         elif version != SCHEMA_VERSION:
@@ -234,11 +187,11 @@ class Store:
             db.execute("BEGIN IMMEDIATE")
             try:
                 for experiment, key, config, result, provenance in rows:
-                    digest = _digest(provenance)
-                    db.execute("INSERT OR IGNORE INTO provenance VALUES (?, ?)", (digest, provenance))
+                    origin = digest(provenance)
+                    db.execute("INSERT OR IGNORE INTO provenance VALUES (?, ?)", (origin, provenance))
                     db.execute(
                         "INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?)",
-                        (experiment, key, config, result, digest),
+                        (experiment, key, config, result, origin),
                     )
                 db.execute("COMMIT")
             except BaseException:
@@ -341,110 +294,14 @@ class Store:
             StoreError: If there is no such record, the file cannot be written, or it would pass 1 MiB, the most that
                 is committed as one file: the message says by which config entry to split.
         """
-        records = [r for r in self.records(experiment) if _matches(r.config, where)]
+        records = [r for r in self.records(experiment) if matches(r.config, where)]
         if not records:
             known = ", ".join(self.experiments()) or "none"
             raise StoreError(
-                f"{self.path} has no record of experiment {experiment!r}{_said(where)}; it holds experiments: {known}"
+                f"{self.path} has no record of experiment {experiment!r}{said(where)}; it holds experiments: {known}"
             )
-        text = _jsonl(records)
-        if len(text) > EXPORT_LIMIT_BYTES:
-            raise StoreError(
-                f"{len(records)} records of {experiment!r}{_said(where)} take {len(text)} bytes, above the limit of "
-                f"{EXPORT_LIMIT_BYTES} for one file; {_split_advice(records)}"
-            )
-        target = Path(path)
-        partial = target.with_name(target.name + ".partial")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(text, encoding="ascii")
-            partial.replace(target)
-        except OSError as err:
-            raise StoreError(f"cannot write {target}: {err.strerror}; choose a folder that you may write to") from err
+        write_jsonl(path, records, f"records of {experiment!r}{said(where)}")
         return len(records)
-
-
-def read_jsonl(path: str | os.PathLike[str]) -> list[Record]:
-    """The records of a file written by :meth:`Store.export_jsonl`, in its order; needs no store.
-
-    Raises:
-        StoreError: If it cannot be read, or a line is damaged or was changed by hand (its key no longer fits).
-    """
-    source = Path(path)
-    try:
-        lines = source.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as err:
-        reason = err.strerror if isinstance(err, OSError) else "not a text file"
-        raise StoreError(f"cannot read records from {source}: {reason}; give a store or an exported JSONL") from err
-    provenances: dict[str, dict[str, Any]] = {}
-    records = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = canonical.loads(line)
-            if "config" not in row:
-                provenances[row["id"]] = row["provenance"]
-                continue
-            origin = row["provenance"]
-            record = Record.of(
-                row["experiment"],
-                row["config"],
-                row["result"],
-                provenances[origin] if isinstance(origin, str) else origin,
-            )
-        except (ValueError, KeyError, TypeError) as err:
-            raise StoreError(
-                f"line {number} of {source} is not a record ({type(err).__name__}: {err}); export the file again"
-            ) from err
-        if record.key != row.get("key"):
-            raise StoreError(
-                f"line {number} of {source} has key {row.get('key')}, but its config hashes to {record.key}: "
-                "it was edited; export the file again"
-            )
-        records.append(record)
-    return records
-
-
-def _jsonl(records: Iterable[Record]) -> str:
-    provenances: dict[str, dict[str, Any]] = {}
-    lines = []
-    for r in records:
-        digest = _digest(canonical.dumps(r.provenance))
-        provenances[digest] = r.provenance
-        lines.append(
-            {"key": r.key, "experiment": r.experiment, "config": r.config, "result": r.result, "provenance": digest}
-        )
-    heads = [{"id": digest, "provenance": provenances[digest]} for digest in sorted(provenances)]
-    return "".join(canonical.dumps(row) + "\n" for row in [*heads, *lines])
-
-
-def _digest(provenance: str) -> str:
-    return hashlib.sha256(provenance.encode()).hexdigest()[:12]
-
-
-def _matches(config: Mapping[str, Any], where: Mapping[str, Any] | None) -> bool:
-    return all(name in config and config[name] == canonical.plain(value) for name, value in (where or {}).items())
-
-
-def _said(where: Mapping[str, Any] | None) -> str:
-    return f" where {', '.join(f'{name}={value!r}' for name, value in where.items())}" if where else ""
-
-
-def _split_advice(records: list[Record]) -> str:
-    """Name the config entry that splits the records into the fewest files that all fit."""
-    best: tuple[int, str, list[str]] | None = None
-    for name in sorted({name for r in records for name in r.config}):
-        groups: dict[str, list[Record]] = {}
-        for r in records:
-            groups.setdefault(canonical.dumps(r.config.get(name)), []).append(r)
-        fits = all(len(_jsonl(group)) <= EXPORT_LIMIT_BYTES for group in groups.values())
-        if len(groups) > 1 and fits and (best is None or len(groups) < best[0]):
-            best = (len(groups), name, sorted(groups))
-    if best is None:
-        return "no single config entry splits them into files that fit; shorten the results (no trajectories)"
-    values = ", ".join(best[2][:6]) + (", ..." if len(best[2]) > 6 else "")
-    return f"split by {best[1]!r} (--where {best[1]}=VALUE, values {values}): {best[0]} files, each within the limit"
 
 
 def _is_sqlite(path: Path) -> bool:
@@ -453,6 +310,10 @@ def _is_sqlite(path: Path) -> bool:
             return file.read(16) == b"SQLite format 3\x00"
     except OSError as err:
         raise StoreError(f"cannot read {path}: {err.strerror}; give a store or an exported JSONL") from err
+
+
+def _named(err: sqlite3.Error, *names: str) -> bool:
+    return (getattr(err, "sqlite_errorname", None) or "").startswith(names)
 
 
 class _Explained:
@@ -469,14 +330,13 @@ class _Explained:
     ) -> None:
         if not isinstance(err, sqlite3.Error):
             return
-        code = getattr(err, "sqlite_errorname", "") or ""
-        if code.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
+        if _named(err, "SQLITE_FULL", "SQLITE_IOERR"):
             advice = "the disk is full or failing; free some space and run again, what was committed is safe"
-        elif code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        elif _named(err, "SQLITE_NOTADB", "SQLITE_CORRUPT"):
             advice = "the file is not a store or is damaged; choose another file, or restore it from an export"
-        elif code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        elif _named(err, "SQLITE_BUSY", "SQLITE_LOCKED"):
             advice = "another program holds the file; close it and run again"
-        elif code.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
+        elif _named(err, "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM"):
             advice = "it cannot be opened for this; check that the path exists and that you may write there"
         else:
             advice = "check the file, or start a new store and merge the exports"

@@ -1,0 +1,187 @@
+"""Records of runs, and the JSONL files in which they are committed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from helene.lab import canonical
+
+EXPORT_LIMIT_BYTES = 1 << 20
+
+
+class StoreError(Exception):
+    """What is wrong with a store, in one sentence that says what to do."""
+
+
+def config_key(config: Mapping[str, Any]) -> str:
+    """The name of a config: the first 24 hexadecimal digits of the SHA-256 of its canonical JSON.
+
+    The order of the entries does not matter, and a tuple counts as a list; 1 and 1.0 are different.
+
+    Raises:
+        ValueError: If the config has no JSON form.
+    """
+    return hashlib.sha256(canonical.dumps(config).encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished run.
+
+    Attributes:
+        key: ``config_key(config)``.
+        experiment: The experiment it belongs to; the same config may occur in several.
+        config: What was asked, all of it: nothing that changes the result may be missing.
+        result: What came out. Wall-clock numbers end in ``_seconds``. ``status`` is one of the design's words.
+        provenance: Where and with what it ran (:func:`helene.lab.provenance.provenance`).
+    """
+
+    key: str
+    experiment: str
+    config: dict[str, Any]
+    result: dict[str, Any]
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        experiment: str,
+        config: Mapping[str, Any],
+        result: Mapping[str, Any],
+        provenance: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Make a record, its values plain (see :func:`helene.lab.canonical.plain`) and its key computed.
+
+        Raises:
+            ValueError: If something in it has no JSON form.
+        """
+        return cls(
+            config_key(config),
+            experiment,
+            canonical.plain(config, "config"),
+            canonical.plain(result, "result"),
+            canonical.plain(provenance or {}, "provenance"),
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run raised or its process died (status ``error``): the next sweep tries it again."""
+        return self.result.get("status") == "error"
+
+    def comparable(self) -> str:
+        """Canonical JSON without provenance and ``*_seconds``: equal, byte for byte, when the run is repeated."""
+        kept = {"key": self.key, "experiment": self.experiment, "config": self.config, "result": self.result}
+        return canonical.dumps(canonical.without_seconds(kept))
+
+
+def write_jsonl(path: str | os.PathLike[str], records: Sequence[Record], what: str) -> None:
+    """Write records as one file, whole or not at all; see :meth:`helene.lab.store.Store.export_jsonl`.
+
+    Raises:
+        StoreError: If the file cannot be written, or would pass the limit; ``what`` names the records in the message.
+    """
+    text = _jsonl(records)
+    if len(text) > EXPORT_LIMIT_BYTES:
+        raise StoreError(
+            f"{len(records)} {what} take {len(text)} bytes, above the limit of {EXPORT_LIMIT_BYTES} for one file; "
+            + _split_advice(records)
+        )
+    target = Path(path)
+    partial = target.with_name(target.name + ".partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="ascii")
+        partial.replace(target)
+    except OSError as err:
+        raise StoreError(f"cannot write {target}: {err.strerror}; choose a folder that you may write to") from err
+
+
+def read_jsonl(path: str | os.PathLike[str]) -> list[Record]:
+    """The records of a file written by :meth:`Store.export_jsonl`, in its order; needs no store.
+
+    Raises:
+        StoreError: If it cannot be read, or a line is damaged or was changed by hand (its key no longer fits).
+    """
+    source = Path(path)
+    try:
+        lines = source.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as err:
+        reason = err.strerror if isinstance(err, OSError) else "not a text file"
+        raise StoreError(f"cannot read records from {source}: {reason}; give a store or an exported JSONL") from err
+    provenances: dict[str, dict[str, Any]] = {}
+    records = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = canonical.loads(line)
+            if "config" not in row:
+                provenances[row["id"]] = row["provenance"]
+                continue
+            origin = row["provenance"]
+            record = Record.of(
+                row["experiment"],
+                row["config"],
+                row["result"],
+                provenances[origin] if isinstance(origin, str) else origin,
+            )
+        except (ValueError, KeyError, TypeError) as err:
+            raise StoreError(
+                f"line {number} of {source} is not a record ({type(err).__name__}: {err}); export the file again"
+            ) from err
+        if record.key != row.get("key"):
+            raise StoreError(
+                f"line {number} of {source} has key {row.get('key')}, but its config hashes to {record.key}: "
+                "it was edited; export the file again"
+            )
+        records.append(record)
+    return records
+
+
+def _jsonl(records: Iterable[Record]) -> str:
+    provenances: dict[str, dict[str, Any]] = {}
+    lines = []
+    for r in records:
+        origin = digest(canonical.dumps(r.provenance))
+        provenances[origin] = r.provenance
+        lines.append(
+            {"key": r.key, "experiment": r.experiment, "config": r.config, "result": r.result, "provenance": origin}
+        )
+    heads = [{"id": origin, "provenance": provenances[origin]} for origin in sorted(provenances)]
+    return "".join(canonical.dumps(row) + "\n" for row in [*heads, *lines])
+
+
+def digest(provenance: str) -> str:
+    """The short name of a provenance, given its canonical JSON."""
+    return hashlib.sha256(provenance.encode()).hexdigest()[:12]
+
+
+def matches(config: Mapping[str, Any], where: Mapping[str, Any] | None) -> bool:
+    """Whether a config has all of these values; None asks for nothing."""
+    return all(name in config and config[name] == canonical.plain(value) for name, value in (where or {}).items())
+
+
+def said(where: Mapping[str, Any] | None) -> str:
+    """The condition in words, for messages."""
+    return f" where {', '.join(f'{name}={value!r}' for name, value in where.items())}" if where else ""
+
+
+def _split_advice(records: Sequence[Record]) -> str:
+    """Name the config entry that splits the records into the fewest files that all fit."""
+    best: tuple[int, str, list[str]] | None = None
+    for name in sorted({name for r in records for name in r.config}):
+        groups: dict[str, list[Record]] = {}
+        for r in records:
+            groups.setdefault(canonical.dumps(r.config.get(name)), []).append(r)
+        fits = all(len(_jsonl(group)) <= EXPORT_LIMIT_BYTES for group in groups.values())
+        if len(groups) > 1 and fits and (best is None or len(groups) < best[0]):
+            best = (len(groups), name, sorted(groups))
+    if best is None:
+        return "no single config entry splits them into files that fit; shorten the results (no trajectories)"
+    values = ", ".join(best[2][:6]) + (", ..." if len(best[2]) > 6 else "")
+    return f"split by {best[1]!r} (--where {best[1]}=VALUE, values {values}): {best[0]} files, each within the limit"
