@@ -58,13 +58,14 @@ class TinyTransformer(nn.Module):
     def __init__(self, config: TransformerConfig, seed: int = 0, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.config = config
-        with torch.device("meta"):
+        # The layers' own initialisation is overwritten below. Building on "meta" would skip it, at the price of the
+        # seconds in which torch imports its machinery for that device.
+        with torch.random.fork_rng(devices=[]):
             self.embed = nn.Embedding(config.vocab, config.d_model)
             self.position = nn.Embedding(config.max_len, config.d_model)
             self.blocks = nn.ModuleList(_Block(config) for _ in range(config.n_layer))
             self.norm = nn.LayerNorm(config.d_model)
             self.head = nn.Linear(config.d_model, config.vocab, bias=False)
-        self.to_empty(device="cpu")
         self._initialise(seed)
         self.to(dtype)
         if config.tied:
