@@ -131,7 +131,7 @@ class Search:
     exhaustive: bool = False
     relation: Relation = "<="
     target: Target = Target.PRINTED
-    num_examples: int = 200
+    num_examples: int = 400
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class ClaimModule(pytest.Module):
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         """Yields an item for each claim, then what pytest finds itself."""
+        self.config.stash[MODULES].add(self.path)
         for claim in getattr(self.obj, "CLAIMS", ()):
             yield ClaimItem.from_parent(self, name=claim.id, claim=claim)
         yield from super().collect()
@@ -93,7 +94,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
     """Collects the modules of this folder as modules with claims."""
-    parent.config.stash[MODULES].add(module_path)
     return ClaimModule.from_parent(parent, path=module_path)
 
 

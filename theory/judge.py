@@ -168,11 +168,13 @@ def examine(evidence: Evidence) -> Finding:
 
 def show(value: Any) -> str:
     """An exact value as a reader would write it."""
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(show(part) for part in value) + ")"
     return str(value)
 
 
 def _witness(witness: Witness) -> tuple[bool, str]:
-    broken = [name for name, holds in witness.hypotheses(witness.instance).items() if holds is not True]
+    broken = [name for name, holds in witness.hypotheses(witness.instance).items() if not bool(holds)]
     if broken:
         return False, "hypotheses not met by the instance: " + ", ".join(broken)
     lhs, rhs = witness.sides(witness.instance)

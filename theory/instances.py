@@ -1,0 +1,71 @@
+"""Hand-sized instances for witnesses: one layer with d = 1, minimizer 0 and a piecewise linear second derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from theory.claim import Instance
+from theory.families import Diagonal, Ramps
+from theory.piecewise import Piecewise
+from theory.strategies import rational
+
+
+def parabola(c: Fraction | int, theta: Fraction | int, **more: Any) -> dict[str, Any]:
+    """L = c θ²/2 at θ; ``more`` are R, clip, eta and the like."""
+    return {"knots": (Fraction(0),), "curvatures": (Fraction(c),), "theta": Fraction(theta), **_exact(more)}
+
+
+def ramps(points: Mapping[Any, Any], theta: Fraction | int, **more: Any) -> dict[str, Any]:
+    """L'' given at points, linear between and constant outside, at θ."""
+    knots = tuple(Fraction(point) for point in points)
+    return {
+        "knots": knots,
+        "curvatures": tuple(Fraction(value) for value in points.values()),
+        "theta": Fraction(theta),
+        **_exact(more),
+    }
+
+
+def _exact(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: Fraction(value) if isinstance(value, int) else value for name, value in values.items()}
+
+
+def shape(at: Instance) -> Piecewise:
+    """The instance's L, as a function."""
+    return Piecewise(at["knots"], at["curvatures"])
+
+
+def layer(at: Instance) -> Diagonal:
+    """The instance as a layer standing at θ."""
+    radius = rational(at["R"]) if "R" in at else None
+    return Diagonal((Ramps(shape(at)),), (rational(at["theta"]),), radius)
+
+
+def assumptions(at: Instance) -> dict[str, bool]:
+    """Assumption 1 with μ > 0 and Assumption 2 with radius R; with d = 1 its printed and its Loewner form agree."""
+    return {
+        "Assumption 1, L'' > 0": min(at["curvatures"]) > 0,
+        "Assumption 2 with radius R": shape(at).certifies(at["R"]),
+    }
+
+
+def gap_at_most(at: Instance, share: Fraction) -> bool:
+    """L − min L ≤ share · μ R²."""
+    here = layer(at)
+    return bool(here.gap <= rational(share) * here.mu * rational(at["R"]) ** 2)
+
+
+def count_steps(at: Instance, target: Fraction, limit: int = 10_000) -> int:
+    """Steps of the theorem's update (η = ½, clip R/2, d = 1) until the gap is at most the target, exactly.
+
+    Raises:
+        ValueError: If it takes more than ``limit`` steps.
+    """
+    here, clip = layer(at), rational(at["R"]) / 2
+    for step in range(limit):
+        if here.gap <= rational(target):
+            return step
+        here = here.step(clip)
+    raise ValueError(f"the target {target} is not reached in {limit} steps; raise the limit or the target")
