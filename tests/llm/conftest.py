@@ -1,8 +1,10 @@
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # for llm_families
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that reached for the network would only fail elsewhere
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

@@ -1,0 +1,132 @@
+"""Attention for every model here: fused, with a mask that is always made, and room for a learned prefix.
+
+transformers lets a function be registered as an attention implementation; models call it with queries, keys and values
+after positions were applied and caches updated. That one seam carries prefix tuning, whatever caches and masks look
+like in a version. The mask is made without asking the data whether it is needed: no synchronization, so that a step can
+be captured as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "helene"
+
+
+class Prefix(nn.Module):
+    """Learned keys and values that every query of one attention module sees; shapes (heads, length, head size)."""
+
+    def __init__(self, key: Tensor, value: Tensor) -> None:
+        super().__init__()
+        self.key = nn.Parameter(key)
+        self.value = nn.Parameter(value)
+
+    def forward(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The prefix in front of keys and values of shape (batch, heads, time, head size)."""
+        batch = key.shape[0]
+        return (
+            torch.cat([self.key.expand(batch, -1, -1, -1), key], dim=2),
+            torch.cat([self.value.expand(batch, -1, -1, -1), value], dim=2),
+        )
+
+
+class _Capture:
+    """Where `captured` collects; None outside it."""
+
+    seen: list[tuple[nn.Module, Tensor, Tensor]] | None = None
+    plain: bool = False
+
+
+@contextmanager
+def captured() -> Iterator[list[tuple[nn.Module, Tensor, Tensor]]]:
+    """Collects (module, keys, values) of each attention call inside, in the order of the calls."""
+    _Capture.seen = []
+    try:
+        yield _Capture.seen
+    finally:
+        _Capture.seen = None
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Inside, attention is written out: slower, but differentiable in forward mode and of any order."""
+    _Capture.plain = True
+    try:
+        yield
+    finally:
+        _Capture.plain = False
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """What models call; returns the output of shape (batch, time, heads, head size) and no weights."""
+    if _Capture.seen is not None:
+        _Capture.seen.append((module, key, value))
+    causal = kwargs.pop("is_causal", None)
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    if attention_mask is None and causal and query.shape[2] > 1:
+        attention_mask = _causal_mask(query.shape[2], key.shape[2], query.device)
+    prefix = getattr(module, "prefix", None)
+    if isinstance(prefix, Prefix):
+        key, value = prefix(key, value)
+        if attention_mask is not None:
+            attention_mask = nn.functional.pad(
+                attention_mask, (prefix.key.shape[1], 0), value=True if attention_mask.dtype == torch.bool else 0.0
+            )
+    if kwargs.get("softcap") is not None or _Capture.plain:
+        return _written_out(query, key, value, attention_mask, scaling, dropout, kwargs.get("softcap")), None
+    return sdpa_attention_forward(
+        module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=False, **kwargs
+    )
+
+
+def _causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)[None, None]
+
+
+def _written_out(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    dropout: float,
+    cap: float | None,
+) -> Tensor:
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+    scores = query @ key.transpose(-1, -2) * (1 / math.sqrt(query.shape[-1]) if scaling is None else scaling)
+    if cap is not None:
+        scores = torch.tanh(scores / cap) * cap
+    if mask is not None:
+        low = torch.finfo(scores.dtype).min
+        scores = scores.masked_fill(~mask, low) if mask.dtype == torch.bool else scores + mask
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    weights = scores.softmax(dim=-1, dtype=wide).to(query.dtype)
+    return (nn.functional.dropout(weights, dropout) @ value).transpose(1, 2).contiguous()
+
+
+def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
+
+
+AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, _mask)

@@ -1,0 +1,97 @@
+"""Encoded examples to tensors: padded rows, the places whose logits are needed, and the tokens looked up there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from llm_bench.encode import Encoded
+
+Side = Literal["left", "right"]
+Batch = dict[str, Tensor]
+PAD_TO = 8
+
+
+def collate(
+    examples: Sequence[Encoded],
+    pad_id: int,
+    side: Side,
+    *,
+    labels: bool = False,
+    multiple: int = PAD_TO,
+    length: int = 0,
+    device: torch.device | str = "cpu",
+) -> Batch:
+    """One batch.
+
+    Args:
+        examples: At least one.
+        pad_id: Fills rows; masked out.
+        side: Where rows are filled up.
+        labels: Whether to add ``labels``, the first right option of each example; all must then have equally many.
+        multiple: Row lengths are rounded up to a multiple of this.
+        length: Row length is at least this: one shape for all batches, so that a captured step serves them all.
+        device: Where the tensors are wanted.
+
+    Returns:
+        ``input_ids`` and ``attention_mask`` (rows, time); ``site_rows`` and ``site_positions`` (sites,);
+        ``option_sites``, ``option_tokens`` (options, tokens), filled with zeros where ``option_mask`` is 0; ``labels``
+        (examples,) if asked for. All int64, but the mask of options, which is float32.
+
+    Raises:
+        ValueError: If labels are asked for and the examples differ in their number of options.
+    """
+    rows = [row for example in examples for row in example.rows]
+    time = max(length, -(-max(map(len, rows)) // multiple) * multiple)
+    starts = [time - len(row) if side == "left" else 0 for row in rows]
+    ids = np.full((len(rows), time), pad_id, np.int64)
+    mask = np.zeros_like(ids)
+    for i, (row, start) in enumerate(zip(rows, starts, strict=True)):
+        ids[i, start : start + len(row)] = row
+        mask[i, start : start + len(row)] = 1
+    site_rows: list[int] = []
+    site_positions: list[int] = []
+    options: list[list[tuple[int, int]]] = []
+    first_row = 0
+    for example in examples:
+        first_site = len(site_rows)
+        for place, position in example.sites:
+            site_rows.append(first_row + place)
+            site_positions.append(starts[first_row + place] + position)
+        options += [[(first_site + site, token) for site, token in option] for option in example.options]
+        first_row += len(example.rows)
+    # Rounded up as the rows are: lookups of another shape would be another captured step.
+    width = max(map(len, options))
+    if width > 1:
+        width = -(-width // (2 * multiple)) * 2 * multiple
+        spare = -len(site_rows) % (8 * multiple)
+        site_rows += [0] * spare
+        site_positions += [starts[0]] * spare
+    sites, tokens = np.zeros((2, len(options), width), np.int64)
+    filled = np.zeros((len(options), width), np.float32)
+    for i, option in enumerate(options):
+        sites[i, : len(option)], tokens[i, : len(option)] = zip(*option, strict=True)
+        filled[i, : len(option)] = 1
+    batch = {
+        "input_ids": torch.from_numpy(ids),
+        "attention_mask": torch.from_numpy(mask),
+        "site_rows": torch.tensor(site_rows),
+        "site_positions": torch.tensor(site_positions),
+        "option_sites": torch.from_numpy(sites),
+        "option_tokens": torch.from_numpy(tokens),
+        "option_mask": torch.from_numpy(filled),
+    }
+    if labels:
+        counts = {len(example.options) for example in examples}
+        if len(counts) != 1:
+            raise ValueError(
+                f"examples of one batch have {sorted(counts)} options; a classification loss needs one number"
+            )
+        batch["labels"] = torch.tensor([example.gold[0] for example in examples])
+    if torch.device(device).type == "cpu":
+        return batch
+    return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in batch.items()}
