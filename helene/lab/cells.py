@@ -178,5 +178,5 @@ def ratio_of_medians(
     both_missed = np.isinf(draws[0]) & np.isinf(draws[1])
     with np.errstate(invalid="ignore"):
         low, high = percentile_interval(np.where(both_missed, np.nan, draws[0] - draws[1]), level)
-        ratio = np.exp(log_medians(parts[0]) - log_medians(parts[1]))
+        ratio = np.exp(log_medians(np.exp(parts[0])) - log_medians(np.exp(parts[1])))
     return float(ratio), float(np.exp(low)), float(np.exp(high))

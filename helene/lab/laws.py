@@ -1,8 +1,13 @@
-"""Fitting laws to many sets of log medians at once, some of them censored: Tobit maximum likelihood by EM.
+"""Fitting laws to many sets of log medians at once, some of them censored: Tobit maximum likelihood.
 
 A censored cell is known to lie at or above its cap. With log medians y_i = mu_i(params) + sigma e_i, e_i standard
-normal, its likelihood is P(y_i >= cap_i). EM puts the mean of the normal above the cap in its place, fits by least
-squares, and repeats; without censored cells this is least squares.
+normal, its likelihood is P(y_i >= cap_i) = Q(z_i), z_i = (cap_i - mu_i) / sigma. With the hazard l = density / Q at z:
+
+* EM puts the mean above the cap, mu + sigma l, in its place, fits by least squares, and repeats: always uphill, slowly.
+* A Newton step for mu at given sigma is least squares too, with mu + sigma / (l - z) in its place and weight l (l - z).
+
+Newton goes first; rows that it does not settle are left to EM. sigma follows by EM. Without censored cells both are
+plain least squares.
 """
 
 from __future__ import annotations
@@ -14,7 +19,8 @@ from scipy.special import erfcx
 
 from helene.lab.cells import Array, Mask
 
-_MAX_ITERATIONS = 1000
+_NEWTON_ITERATIONS = 60
+_MAX_ITERATIONS = 2000
 _TOLERANCE = 1e-7  # in log T: far below any interval
 _SIGMA_FLOOR = 1e-9  # an exact law has sigma 0; the truncated mean divides by it
 
@@ -51,6 +57,9 @@ class PowerLaw:
     def __init__(self, logs: Array) -> None:
         self.design = np.column_stack([np.ones(len(logs)), logs])
         self.num_params = self.design.shape[1]
+        self._centre = logs.mean(axis=0)  # centred logs keep the normal equations well conditioned
+        self._centred = np.column_stack([np.ones(len(logs)), logs - self._centre])
+        self._products = (self._centred[:, :, None] * self._centred[:, None, :]).reshape(len(logs), -1)
 
     def start(self, y: Array, weights: Array) -> Array:
         """See :class:`Law`."""
@@ -58,11 +67,9 @@ class PowerLaw:
 
     def improve(self, params: Array, y: Array, weights: Array) -> Array:
         """The weighted least squares solution itself."""
-        centre = self.design[:, 1:].mean(axis=0)  # centred logs keep the normal equations well conditioned
-        design = np.column_stack([self.design[:, :1], self.design[:, 1:] - centre])
-        gram = np.einsum("rm,mp,mq->rpq", weights, design, design, optimize=True)
-        solution = np.linalg.solve(gram, ((weights * y) @ design)[..., None])[..., 0]
-        solution[:, 0] -= solution[:, 1:] @ centre
+        gram = (weights @ self._products).reshape(len(y), self.num_params, self.num_params)
+        solution = np.linalg.solve(gram, ((weights * y) @ self._centred)[..., None])[..., 0]
+        solution[:, 0] -= solution[:, 1:] @ self._centre
         return solution
 
     def curve(self, params: Array) -> Array:
@@ -169,26 +176,34 @@ def fit_rows(law: Law, y: Array, censored: Mask, weights: Array | None = None) -
         return params, sigma
     params[active] = law.start(y[active], weights[active])
     sigma[active] = np.maximum(_spread(y[active] - law.curve(params[active]), weights[active]), _SIGMA_FLOOR)
-    for _ in range(_MAX_ITERATIONS):
+    for iteration in range(_MAX_ITERATIONS):
         mu = law.curve(params[active])
-        filled, extra = _filled(y[active], censored[active], mu, sigma[active, None])
-        better = law.improve(params[active], filled, weights[active])
+        newton = iteration < _NEWTON_ITERATIONS
+        filled, trust, extra = _filled(y[active], censored[active], mu, sigma[active, None], newton)
+        better = law.improve(params[active], filled, weights[active] * trust)
         moved = np.abs(law.curve(better) - mu).max(axis=1)
-        spread = _spread(filled - law.curve(better), weights[active], extra)
+        residual = np.where(censored[active], 0.0, y[active] - law.curve(better))
+        spread = np.maximum(_spread(residual, weights[active], extra), _SIGMA_FLOOR)
         moved = np.maximum(moved, np.where(censored[active].any(axis=1), np.abs(spread - sigma[active]), 0.0))
-        params[active], sigma[active] = better, np.maximum(spread, _SIGMA_FLOOR)
-        active = active[moved > _TOLERANCE]
+        params[active], sigma[active] = better, spread
+        active = active[~(moved <= _TOLERANCE)]
         if not len(active):
             break
+        if iteration + 1 == _NEWTON_ITERATIONS:
+            params[active] = law.start(y[active], weights[active])
+            sigma[active] = np.maximum(_spread(y[active] - law.curve(params[active]), weights[active]), _SIGMA_FLOOR)
     return params, sigma
 
 
-def _filled(y: Array, censored: Mask, mu: Array, sigma: Array) -> tuple[Array, Array]:
-    """y with E[value | value >= cap] in the censored places, and the variance that this leaves out."""
+def _filled(y: Array, censored: Mask, mu: Array, sigma: Array, newton: bool) -> tuple[Array, Array, Array]:
+    """What stands in the censored places, with what weight, and its share of the sum of squares, E[(value - mu)^2]."""
     z = np.where(censored, (y - mu) / sigma, 0.0)
-    hazard = np.sqrt(2 / np.pi) / erfcx(z / np.sqrt(2))  # density over upper tail, accurate in both tails
-    variance = sigma**2 * np.clip(1 + hazard * (z - hazard), 0.0, 1.0)
-    return np.where(censored, mu + sigma * hazard, y), np.where(censored, variance, 0.0)
+    hazard = np.sqrt(2 / np.pi) / erfcx(z / np.sqrt(2))  # accurate in both tails
+    square = np.where(censored, sigma**2 * np.maximum(1 + z * hazard, 0.0), 0.0)
+    if not newton:
+        return np.where(censored, mu + sigma * hazard, y), np.ones_like(y), square
+    gap = np.where(z > 1e3, 1 / np.maximum(z, 1.0), hazard - z)  # far out the difference would cancel
+    return np.where(censored, mu + sigma / gap, y), np.where(censored, hazard * gap, 1.0), square
 
 
 def _spread(residual: Array, weights: Array, extra: Array | float = 0.0) -> Array:
