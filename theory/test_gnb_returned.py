@@ -93,7 +93,7 @@ def _distance_from_chi_squared(p: float, batch: int) -> tuple[float, float]:
     """sup |P(Bĝ² ≤ x) − P(v χ²₁ ≤ x)| for logistic regression on x = 1 at a well-specified p, and its bound.
 
     Exact: B ĝ² = (K − Bp)²/B with K binomial. The bound is twice Berry and Esseen's, 0.4748 ρ/(σ³ √B)
-    (the constant is Shevtsova's, arXiv 1111.6554).
+    (the constant is Shevtsova's of 2011).
     """
     import numpy as np
     from scipy import stats
@@ -136,8 +136,8 @@ def _imbalance() -> str:
     mu, v = p - true, true * (1 - true)
     ratio = float((v + 64 * mu**2) / (p * (1 - p)))
     parts.append(
-        f"a model at 1/2 with labels at 1/50: E[Bĝ²] at B = 64 is {ratio:.0f} times the Hessian with true labels, 1 times "
-        "with sampled ones"
+        f"a model at 1/2 with labels at 1/50: E[Bĝ²] at B = 64 is {ratio:.0f} times the Hessian with true labels, "
+        "1 times with sampled ones"
     )
     return "; ".join(parts)
 
