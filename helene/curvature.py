@@ -13,20 +13,20 @@ What these estimate is another matter: see GNB-returned and GNB-zo in `theory/`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from helene import noise
-from helene.probe import Closure, scalar_loss
+from helene.probe import Closure, compute_dtype, scalar_loss
 
 SOURCES = ("spsa", "spsa_own_batch", "backprop", "sampled_labels", "none")
 
 
-def mean_gradient(closure: Closure, params: Sequence[Tensor]) -> list[Tensor]:
-    r"""ĝ, the gradient of the closure's mean loss at theta (Algorithm 2, line 4), one tensor a parameter.
+def mean_gradient(closure: Closure, params: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+    r"""ĝ, the gradient of the closure's mean loss at theta (Algorithm 2, line 4), one tensor a parameter, and the loss.
 
     Parameters that the loss does not depend on get zeros. No ``.grad`` is touched.
 
@@ -36,8 +36,8 @@ def mean_gradient(closure: Closure, params: Sequence[Tensor]) -> list[Tensor]:
     """
     with torch.enable_grad():
         loss = closure()
-        scalar_loss(loss)
-        return _gradient(loss, params)
+        value = scalar_loss(loss)
+        return _gradient(loss, params), value
 
 
 def sampled_label_gradient(
@@ -70,8 +70,14 @@ def sampled_label_gradient(
         return _gradient(F.cross_entropy(flat, labels[:, 0]), params), flat.shape[0]
 
 
+def by_chunks(gradients: Sequence[Tensor]) -> Callable[[int, int, int], Tensor]:
+    """Whole gradients as a function from (index of a parameter, start, end) to elements, in the dtype of arithmetic."""
+    flat = [g.reshape(-1) for g in gradients]
+    return lambda index, start, end: flat[index][start:end].to(compute_dtype(flat[index].dtype))
+
+
 def _gradient(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
     if not isinstance(loss, Tensor) or not loss.requires_grad:
-        raise ValueError("the curvature closure's result has no graph; it must not run under torch.no_grad")
+        raise ValueError("the closure's result has no graph to go back through; it must not run under torch.no_grad")
     found = torch.autograd.grad(loss, list(params), allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]

@@ -154,7 +154,9 @@ def adam_step(
     weight_decay: float = 0.0,
     coupled: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Adam (Kingma and Ba 2015, algorithm 1), AdamW where the decay is not coupled. The new (theta, m, v).
+    r"""Adam (Kingma and Ba 2015, algorithm 1), AdamW where the decay is not coupled.
+
+    Returns the new (theta, m, v):
 
         m ← beta1 m + (1 − beta1) g,  v ← beta2 v + (1 − beta2) g²
         theta ← theta − lr · (m / (1 − beta1^t)) / (√(v / (1 − beta2^t)) + denominator_eps)
@@ -228,7 +230,9 @@ def hizoo_step(
     smooth: float,
     weight_decay: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    r"""HiZOO (Zhao et al. 2024), h the diagonal of Σ⁻¹ and Σ^½ the scale of its probes. The new (theta, h).
+    r"""HiZOO (Zhao et al. 2024), h the diagonal of Σ⁻¹ and Σ^½ the scale of its probes.
+
+    Returns the new (theta, h):
 
         theta ← theta − lr (g / √h + weight_decay · theta),  g = c z,  c along z / √h
         h ← (1 − smooth) h + smooth · curvature · h,  curvature = z² · `second_difference`

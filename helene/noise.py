@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from helene import kernels
+
 NOISE_VERSION = "philox4x32-7/box-muller/1"
 ROUNDS = 7
 CURVATURE_DRAW = 1 << 15  # draws from here on belong to the curvature's own minibatch
@@ -95,6 +97,8 @@ def normal(
         ValueError: If a part of the key does not fit its field.
     """
     _check_key(seed, step, draw, parameter, start + count)
+    if torch.device(device).type != "cpu":
+        return kernels.normal(seed, step, draw, parameter, start, count, torch.device(device))
     first, last = start // 4, -(-(start + count) // 4)
     out = np.empty((last - first, 4), np.float32)
     work = _workspace(last - first)
@@ -103,8 +107,7 @@ def normal(
         hi = min(lo + _CHUNK, last)
         a, b = _philox(np.arange(lo, hi, dtype=np.uint64), *key, seed, ROUNDS, work)
         _box_muller(a, b, out[lo - first : hi - first], work)
-    z = torch.from_numpy(out.reshape(-1)[start - 4 * first :][:count])
-    return z if torch.device(device).type == "cpu" else z.to(device)
+    return torch.from_numpy(out.reshape(-1)[start - 4 * first :][:count])
 
 
 def signs(
@@ -117,15 +120,17 @@ def signs(
     Returns:
         Tensor of shape (count,), float32.
     """
-    words = integers(seed, step, draw, parameter, start, count)
-    return torch.from_numpy(np.float32(1) - np.float32(2) * (words >> np.uint32(31))).to(device)
+    return 1.0 - 2.0 * (words(seed, step, draw, parameter, start, count, device) < 0).float()
 
 
 def words(
     seed: int, step: int, draw: int, parameter: int, start: int, count: int, device: torch.device | str = "cpu"
 ) -> Tensor:
     r"""`integers` as a tensor of shape (count,), int32: the same bits, for stochastic rounding."""
-    return torch.from_numpy(integers(seed, step, draw, parameter, start, count).view(np.int32)).to(device)
+    _check_key(seed, step, draw, parameter, start + count)
+    if torch.device(device).type != "cpu":
+        return kernels.words(seed, step, draw, parameter, start, count, torch.device(device))
+    return torch.from_numpy(integers(seed, step, draw, parameter, start, count).view(np.int32))
 
 
 def normal_rows(seed: int, steps: Sequence[int], draw: int, parameters: Sequence[int], count: int) -> Tensor:

@@ -23,8 +23,8 @@ def round_stochastically(x: Tensor, words: Tensor, dtype: torch.dtype) -> Tensor
 
     Args:
         x: float32.
-        words: Uniform 32-bit words of x's shape, as int32; only the high bits are used (16 for bfloat16, 13 for float16,
-            24 for float16's subnormal numbers).
+        words: Uniform 32-bit words of x's shape, as int32; only the high bits are used (16 for bfloat16, 13 for
+            float16, 24 for float16's subnormal numbers).
         dtype: ``torch.bfloat16`` or ``torch.float16``.
 
     Raises:

@@ -258,7 +258,7 @@ class _Swap:
 
 
 class Scratch:
-    """A stack of copies in one buffer per device, as large as the deepest nesting seen so far."""
+    """Scratch memory: a stack of copies in one buffer per device, as large as the deepest nesting seen so far."""
 
     ALIGNMENT = 64
 
@@ -267,6 +267,7 @@ class Scratch:
         self.top = self.peak = 0
 
     def take(self, like: Tensor) -> Tensor:
+        """Memory for a copy of a tensor, on top of the stack."""
         start = self.top
         self.top += -(-like.nbytes // self.ALIGNMENT) * self.ALIGNMENT
         self.peak = max(self.peak, self.top)
@@ -284,6 +285,7 @@ class Scratch:
 
     @property
     def num_bytes(self) -> int:
+        """Bytes held between steps."""
         return sum(buffer.numel() for buffer in self.buffers.values())
 
 

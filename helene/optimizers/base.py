@@ -1,50 +1,81 @@
-"""What all zeroth-order optimizers share: layers, probes, the loop over chunks, state, errors."""
+"""What all methods share: layers, the loop over chunks, state, rounding, checkpoints, errors."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from helene import functional, noise
-from helene.probe import Closure, Direction, Probe, Target, chunks, compute_dtype
+from helene import noise, precision
+from helene.optimizers import checks
+from helene.optimizers import state as storage
+from helene.optimizers.statistics import Statistics
+from helene.probe import Closure, Target, chunks, compute_dtype
+
+if TYPE_CHECKING:
+    from helene.trajectory import Trajectory
 
 LearningRate = float | Callable[[int], float]
-SUPPORTED = torch.float64, torch.float32, torch.bfloat16, torch.float16
+Chunk = Callable[[int, int, int], Tensor]  # (index of a parameter, start, end) -> elements of g
+Updates = dict[str, Tensor]
 
 
-class ZerothOrder(torch.optim.Optimizer):
-    """Base of the optimizers that see the loss only.
+class Options(TypedDict, total=False):
+    """Keyword arguments that every method takes."""
 
-    A subclass says how a chunk of a parameter moves (`_update`) and which tensors it keeps (`_STATE`); probing,
-    regenerating z, chunking, dtypes and checkpoints are here.
+    weight_decay: float
+    seed: int
+    rounding: str
+    state_dtype: torch.dtype | str
+
+
+class Base(torch.optim.Optimizer):
+    """A step is: measure (the forwards, giving a few scalars), then apply (a pass over the parameters).
+
+    A subclass says what is measured (`_measure`), what gradient estimate follows from the scalars (`_gradient`), how a
+    chunk of a parameter moves (`_update`) and which tensors it keeps (`_STATE`). Because everything after the
+    measurement is a function of the scalars, the same `_apply` serves training and replay.
 
     Args:
         params: What `torch.optim.Optimizer` takes: parameters, ``model.named_parameters()``, or groups of either. A
             group is a layer. With names, z depends on a parameter's name; without, on its position.
-        defaults: Hyper-parameters of each group; ``lr`` may be a function of the step (the first is 1).
-        seed: Of the directions, in [0, 2^64).
-        model: The module that reads the parameters; perturbed copies are then made module by module.
+        hyper: The method's own hyper-parameters; ``lr`` may be a function of the step (the first is 1).
+        options: Keyword arguments from `_OPTIONS`, whose values are the defaults: ``weight_decay``; ``seed`` of every
+            random number, in [0, 2^64); ``rounding`` of 16-bit parameters, "nearest" or "stochastic" (unbiased, so that
+            updates far below a unit in the last place add up); ``state_dtype``, float32 (float64 for float64
+            parameters), bfloat16 or "8bit" (one byte and 1/64 an element), the narrow ones rounded stochastically.
     """
 
     _STATE: tuple[str, ...] = ()
+    _COUNTERS: tuple[str, ...] = ()  # per parameter: how often a mask that `_update` returns was true
+    _INITIAL: ClassVar[Mapping[str, float]] = {}
+    _OPTIONS: ClassVar[Mapping[str, Any]] = {
+        "weight_decay": 0.0,
+        "seed": 0,
+        "rounding": "nearest",
+        "state_dtype": "float32",
+    }
+    _SHARED: ClassVar[tuple[str, ...]] = ("seed",)
+    _claim: checks.Claim | None = None
 
-    def __init__(
-        self, params: Iterable[Any], defaults: dict[str, Any], *, seed: int = 0, model: nn.Module | None = None
-    ) -> None:
-        if not isinstance(seed, int) or not 0 <= seed < 1 << 64:
-            raise ValueError(f"seed must be an integer in [0, 2**64), got {seed!r}")
-        positive(defaults["eps"], "eps", "1e-3 is usual in float32")
-        nonnegative(defaults["weight_decay"], "weight_decay")
+    def __init__(self, params: Iterable[Any], hyper: dict[str, Any], options: Mapping[str, Any]) -> None:
+        unknown = sorted(set(options) - set(self._OPTIONS))
+        if unknown:
+            raise TypeError(
+                f"{type(self).__name__} has no argument {unknown[0]!r}; it takes {', '.join(self._OPTIONS)}"
+            )
+        defaults = {**self._OPTIONS, **hyper, **options}
+        self._model: nn.Module | None = defaults.pop("model", None)
         self._schedule = defaults["lr"] if callable(defaults["lr"]) else None
         defaults["lr"] = self._schedule(1) if self._schedule else defaults["lr"]
-        nonnegative(defaults["lr"], "lr")
-        self._model = model
-        super().__init__(params, {**defaults, "seed": seed, "step": 0})
+        self.trajectory: Trajectory | None = None
+        self._statistics = Statistics()
+        self._warned = False
+        super().__init__(params, {**defaults, "step": 0})
         self._prepare()
 
     def step(self, closure: Closure) -> Tensor:  # type: ignore[override]
@@ -52,151 +83,265 @@ class ZerothOrder(torch.optim.Optimizer):
 
         Args:
             closure: Returns the loss of one minibatch as one number, and gives the same value when called twice at the
-                same point. It is called without gradients and must not call backward.
+                same point. It must not call backward.
 
         Returns:
-            (L⁺ + L⁻) / 2, detached, on the loss's device: no further forward is made.
+            The loss, detached, on its device; no forward is made for it alone.
 
         Raises:
             ValueError: If the closure returns no scalar.
             FloatingPointError: If a loss is not finite; parameters and state are then unchanged.
         """
         step = self._begin()
-        slope, loss = self._pair(closure, self._direction(step))
-        self._apply(step, slope)
+        scalars, loss = self._measure(closure, step)
+        self._apply(step, scalars)
         return loss
+
+    @property
+    def replayable(self) -> bool:
+        """Whether an update is a function of the step's scalars and z, see `helene.trajectory`."""
+        return False
 
     def forwards_at(self, step: int) -> int:
         """Forwards that a step makes, a backward counted as two."""
-        return 2
+        raise NotImplementedError
 
-    @abstractmethod
+    def _measure(self, closure: Closure, step: int) -> tuple[list[float], Tensor]:
+        """Evaluate what the step needs, leaving parameters and state alone: its scalars and the loss to return."""
+        raise NotImplementedError
+
+    def _gradient(self, step: int, scalars: list[float]) -> Chunk:
+        """The gradient estimate that a step's scalars stand for, by chunks."""
+        raise NotImplementedError
+
+    def _coefficients(self, scalars: list[float]) -> list[float]:
+        """Those of a step's scalars that multiply directions in g."""
+        return []
+
     def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: dict[str, Tensor], estimate: Tensor | None
-    ) -> Tensor:
-        """New theta of a chunk, from its gradient and curvature estimates; chunks of state are written in place."""
+        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
+    ) -> tuple[Tensor, Updates]:
+        """New theta of a chunk from its gradient and curvature estimates, and the state that changed; inputs stay."""
+        raise NotImplementedError
 
     def _estimate(self, index: int, span: slice, g: Tensor) -> Tensor | None:
         """Curvature estimate of a chunk of the index-th trained parameter, where this step makes one."""
         return None
 
+    def _before_update(self, step: int, gradient: Chunk) -> None:
+        """What has to be known of all chunks before the first moves."""
+
     def _begin(self) -> int:
         """Number of the step that starts now."""
         trained = [id(p) for group in self.param_groups for p in group["params"] if p.requires_grad]
-        if trained != [id(target.tensor) for target in self._probe.targets]:
+        if trained != [id(target.tensor) for target in self._targets]:
             self._prepare()
+        if self._claim is None:
+            self._claim = checks.Claim(type(self).__name__, [(t.tensor, t.name) for t in self._targets])
+        self._claim.check()
         step = self.param_groups[0]["step"] + 1
         if self._schedule:
             for group in self.param_groups:
                 group["lr"] = self._schedule(step)
         return step
 
-    def _direction(self, step: int, draw: int = 0) -> Direction:
-        return Direction(self.param_groups[0]["seed"], step, draw)
-
-    def _pair(self, closure: Closure, direction: Direction) -> tuple[float, Tensor]:
-        """The projected gradient c along a direction, and the mean of the two losses."""
-        eps = self.param_groups[0]["eps"]
-        plus = self._probe.loss(closure, direction, eps)
-        minus = self._probe.loss(closure, direction, -eps)
-        slope = functional.projected_gradient(plus.double(), minus.double(), eps)
-        return slope.item(), (plus + minus) / 2
-
     @torch.no_grad()
-    def _apply(self, step: int, slope: float) -> None:
-        """Move every parameter, given the projected gradient along the step's direction."""
-        direction = self._direction(step)
+    def _apply(self, step: int, scalars: list[float]) -> None:
+        """Move every parameter, given what was measured."""
         for group in self.param_groups:
             group["step"] = step
-        for index, (target, group) in enumerate(zip(self._probe.targets, self._groups, strict=True)):
+        self._statistics.add(self._coefficients(scalars))
+        gradient = self._gradient(step, scalars)
+        self._before_update(step, gradient)
+        watch = _RoundingWatch() if not self._warned and step & (step - 1) == 0 else None
+        for index, (target, group) in enumerate(zip(self._targets, self._groups, strict=True)):
             p = target.tensor
-            theta, state = p.detach().reshape(-1), self._state_of(p)
+            theta, wide = p.detach().reshape(-1), compute_dtype(p.dtype)
+            self._allocate(p, group)
             for start, end in chunks(theta.numel()):
                 span = slice(start, end)
-                part = theta[span].to(compute_dtype(p.dtype))
-                g = slope * direction.chunk(target.id, start, end, p.device).to(part.dtype)
-                views = {name: tensor[span] for name, tensor in state.items()}
-                theta[span] = self._update(group, part, g, views, self._estimate(index, span, g))
+                old = theta[span].to(wide)
+                g = gradient(index, start, end)
+                state = {name: storage.read(self.state[p], name, span, wide) for name in self._STATE}
+                new, updates = self._update(group, old, g, state, self._estimate(index, span, g))
+                self._write_state(index, span, updates)
+                if p.dtype == wide:
+                    theta[span] = new
+                elif group["rounding"] == "stochastic":
+                    words = self._words(noise.ROUNDING_DRAW, target, span)
+                    theta[span] = precision.round_stochastically(new, words, p.dtype)
+                else:
+                    theta[span] = new
+                    if watch is not None:
+                        watch.note(old, new, theta[span])
             if not p.is_contiguous():
                 p.copy_(theta.view(p.shape))
+        if watch is not None and (share := watch.share_lost()) > 0.5:
+            self._warned = True
+            warnings.warn(
+                f"step {step} lost {share:.0%} of the updates of 16-bit weights to rounding: they are below half a "
+                "unit in the last place; rounding='stochastic' keeps them in the mean, float32 weights keep them",
+                stacklevel=4,
+            )
+        if self.trajectory is not None:
+            self.trajectory.append(self, step, scalars)
 
-    def _state_of(self, p: Tensor) -> dict[str, Tensor]:
-        """Flat state of a parameter, zeros at first, in the dtype that arithmetic is done in."""
+    def _words(self, draw: int, target: Target, span: slice) -> Tensor:
+        group = self.param_groups[0]
+        return noise.words(
+            group["seed"], group["step"], draw, target.id, span.start, span.stop - span.start, target.tensor.device
+        )
+
+    def _allocate(self, p: Tensor, group: dict[str, Any]) -> None:
         state = self.state[p]
         for name in self._STATE:
             if name not in state:
-                state[name] = torch.zeros(p.numel(), dtype=compute_dtype(p.dtype), device=p.device)
-        return {name: state[name] for name in self._STATE}
+                state.update(storage.allocate(p, name, group["state_dtype"], self._INITIAL.get(name, 0.0)))
+        for name in self._COUNTERS:
+            if name not in state:
+                state[name] = torch.zeros((), dtype=torch.int64, device=p.device)
+
+    def _read_state(self, index: int, name: str, span: slice) -> Tensor:
+        """Elements of a state, also before it is allocated."""
+        p = self._targets[index].tensor
+        if name in self.state.get(p, {}):
+            return storage.read(self.state[p], name, span, compute_dtype(p.dtype))
+        size = span.stop - span.start
+        return torch.full((size,), self._INITIAL.get(name, 0.0), dtype=compute_dtype(p.dtype), device=p.device)
+
+    def _write_state(self, index: int, span: slice, updates: Updates) -> None:
+        target = self._targets[index]
+        state = self.state[target.tensor]
+        for name, value in updates.items():
+            if name in self._COUNTERS:
+                state[name] += value.sum()
+                continue
+            draw = noise.STATE_DRAW + self._STATE.index(name)
+            words = self._words(draw, target, span) if storage.is_rounded(state, name) else None
+            storage.write(state, name, span, value, words)
 
     def _prepare(self) -> None:
-        """Make the list of trained parameters, with their groups, ids and names."""
-        targets, self._groups, position = [], [], 0
+        """Make the list of trained parameters, with their groups, ids and names; check every group."""
+        self._targets: list[Target] = []
+        self._groups: list[dict[str, Any]] = []
+        position = 0
         for group in self.param_groups:
-            for key in ("eps", "seed"):
-                if group[key] != self.param_groups[0][key]:
-                    raise ValueError(f"{key} belongs to the whole step, but groups have {group[key]!r} and others")
+            self._check(group)
+            for key in self._SHARED:
+                if group.get(key) != self.param_groups[0].get(key):
+                    raise ValueError(f"{key} belongs to the whole step, but groups have {group.get(key)!r} and others")
             names = group.get("param_names") or [None] * len(group["params"])
             for name, p in zip(names, group["params"], strict=True):
                 label = name or f"at position {position}"
                 if p.requires_grad:
-                    _check_parameter(p, label)
-                    targets.append(Target(p, noise.parameter_id(name or position), label))
+                    checks.parameter(p, label)
+                    self._targets.append(Target(p, noise.parameter_id(name or position), label))
                     self._groups.append(group)
                 position += 1
-        if not targets:
+        if not self._targets:
             raise ValueError("no parameter requires a gradient; unfreeze those to be tuned")
-        if len({target.id for target in targets}) < len(targets):
-            twice = [name for name, count in Counter(target.name for target in targets).items() if count > 1]
+        if len({target.id for target in self._targets}) < len(self._targets):
+            twice = [name for name, count in Counter(target.name for target in self._targets).items() if count > 1]
             raise ValueError(f"parameters share the names {twice}, so they would share directions; give each its own")
-        self._probe = Probe(targets, self._model)
+        self._claim = None
+
+    def _check(self, group: dict[str, Any]) -> None:
+        """Raise ValueError if a group's hyper-parameters are out of their range."""
+        checks.nonnegative(group["lr"], "lr")
+        checks.nonnegative(group["weight_decay"], "weight_decay")
+        checks.whole(group["seed"], "seed", 0, 1 << 64, "any such number will do")
+        checks.one_of(group["rounding"], "rounding", ("nearest", "stochastic"))
+        group["state_dtype"] = storage.dtype_name(group["state_dtype"])
+
+    def layer_name(self, index: int) -> str:
+        """Name of the index-th group: its ``"layer"`` entry, else its position."""
+        return str(self.param_groups[index].get("layer", f"layer {index}"))
+
+    def state_bytes(self) -> int:
+        """Predicted bytes of the state, which is allocated at the first step."""
+        total = 0
+        for target, group in zip(self._targets, self._groups, strict=True):
+            wide = compute_dtype(target.tensor.dtype).itemsize
+            total += len(self._STATE) * precision.state_bytes(target.tensor.numel(), group["state_dtype"], wide)
+        return total
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As `torch.optim.Optimizer.add_param_group`; the new layer joins at the current step."""
         super().add_param_group(param_group)
         self.param_groups[-1]["step"] = self.param_groups[0]["step"]
 
+    def device_class(self) -> str:
+        """Kinds of device that hold the trained parameters."""
+        return "+".join(sorted({target.tensor.device.type for target in self._targets}))
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint or a trajectory must have in common with the optimizer that takes it."""
+        layout = [[t.id, list(t.tensor.shape), str(t.tensor.dtype)] for t in self._targets]
+        return {
+            "method": type(self).__name__,
+            "noise": noise.NOISE_VERSION,
+            "state": list(self._STATE),
+            "parameters": layout,
+        }
+
+    def check_identity(self, other: Mapping[str, Any], what: str) -> None:
+        """Raise ValueError if it was made by another method, noise or set of parameters."""
+        mine = self.identity()
+        for key in ("method", "noise", "state"):
+            if other.get(key) != mine[key]:
+                raise ValueError(f"the {what} is of {key} {other.get(key)!r}, this optimizer of {mine[key]!r}")
+        theirs = [list(entry) for entry in other["parameters"]]
+        if theirs != mine["parameters"]:
+            differ = [i for i, (a, b) in enumerate(zip(theirs, mine["parameters"], strict=False)) if a != b]
+            where = f"they differ first at {self._targets[differ[0]].name}" if differ else "their number differs"
+            raise ValueError(
+                f"the {what} belongs to {len(theirs)} other parameters than these {len(self._targets)} (ids, shapes, "
+                f"dtypes): {where}; make the model, its dtype and the names the same"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `torch.optim.Optimizer.state_dict`, with the `identity` of what it belongs to."""
+        return {**super().state_dict(), "helene": self.identity()}
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As `torch.optim.Optimizer.load_state_dict`; the trajectory goes on bit for bit, seed included."""
+        """As `torch.optim.Optimizer.load_state_dict`; the trajectory goes on bit for bit, seed included.
+
+        Raises:
+            ValueError: If it comes from another method, another noise version or other parameters.
+        """
+        if "helene" not in state_dict:
+            raise ValueError("this state_dict was not made by an optimizer of helene; start from a fresh state")
+        self.check_identity(state_dict["helene"], "state_dict")
         super().load_state_dict(state_dict)
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for i, p in zip(saved, params, strict=True):
-            for name in self._STATE:  # torch has cast them to the parameter's dtype, ours may be wider
-                if name in state_dict["state"].get(i, {}):
-                    self.state[p][name] = state_dict["state"][i][name].to(p.device, copy=True)
+            if i in state_dict["state"]:  # torch has cast the tensors to the parameter's dtype, ours may differ
+                self.state[p] = {k: v.to(p.device, copy=True) for k, v in state_dict["state"][i].items()}
         self._prepare()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_model": self._model, "_schedule": self._schedule}
+        kept = ("_model", "_schedule", "_statistics", "_warned", "_STATE", "_rules")
+        return {**super().__getstate__(), **{name: self.__dict__[name] for name in kept if name in self.__dict__}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "_model" in state:
+            self.trajectory = None
             self._prepare()
 
 
-def positive(value: Any, name: str, advice: str) -> None:
-    """Raise ValueError unless value is a finite number above 0 (infinity is allowed)."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise ValueError(f"{name} must be positive, got {value!r}; {advice}")
+class _RoundingWatch:
+    """Counts the 16-bit weights that a nonzero update did not move."""
 
+    def __init__(self) -> None:
+        self.lost: Any = 0
+        self.updated: Any = 0
 
-def nonnegative(value: Any, name: str) -> None:
-    """Raise ValueError unless value is a number, 0 or above."""
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
-        raise ValueError(f"{name} must be a number, 0 or above, got {value!r}")
+    def note(self, old: Tensor, new: Tensor, rounded: Tensor) -> None:
+        wanted = new != old
+        self.updated = self.updated + wanted.sum()
+        self.lost = self.lost + (wanted & (rounded == old)).sum()
 
-
-def fraction(value: Any, name: str) -> None:
-    """Raise ValueError unless value lies in [0, 1)."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
-        raise ValueError(f"{name} must be in [0, 1), got {value!r}; 0.9 is usual")
-
-
-def _check_parameter(p: Tensor, name: str) -> None:
-    if p.layout != torch.strided:
-        raise ValueError(f"parameter {name} is {p.layout}; only dense parameters can be perturbed")
-    if p.dtype not in SUPPORTED:
-        raise ValueError(f"parameter {name} is {p.dtype}; supported are {', '.join(str(d)[6:] for d in SUPPORTED)}")
+    def share_lost(self) -> float:
+        return float(self.lost) / max(1.0, float(self.updated))

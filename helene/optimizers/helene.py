@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Unpack
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from helene import curvature as estimators
-from helene import functional, noise
-from helene.optimizers.base import LearningRate, ZerothOrder, fraction, nonnegative, positive
-from helene.probe import Closure, Direction
+from helene import functional
+from helene.floors import Floor, Layer, RadiusFloor
+from helene.optimizers import checks
+from helene.optimizers.base import Chunk, LearningRate, Updates
+from helene.optimizers.curved import CURVATURE, Curved, share_above
+from helene.optimizers.zeroth import Directions, ZerothOrder
 
 
-class Helene(ZerothOrder):
+class Helene(Curved, ZerothOrder):
     r"""Annealed momentum over a floored diagonal curvature (HELENE paper, Algorithms 1 and 2).
 
     With t the step, g = c z the SPSA gradient, alpha = beta1 + (1 − beta1) exp(−t / anneal_horizon):
@@ -41,20 +44,18 @@ class Helene(ZerothOrder):
         lr: Learning rate, a number or a function of the step (the first is 1).
         anneal_horizon: T of Anneal, in steps, > 0; the paper's T is also the step budget. `math.inf` turns it off.
         batch_size: B of A-GNB, the number of examples (labels) in the minibatch; not needed with ``curvature="none"``.
-        eps: Radius of the probes, > 0.
         beta1: Momentum, in [0, 1).
         beta2: EMA of h, in [0, 1).
         interval: Steps between estimates of h (k), >= 1.
         gamma: Scale of the curvature in the denominator, > 0.
-        floor: λ_i, > 0: one number, or one per layer. A group's own ``"floor"`` wins.
+        floor: λ_i, > 0: one number or rule of `helene.floors` for all layers, or one per layer. A group's own
+            ``"floor"`` wins. A rule that looks at h costs one more draw of z at the steps that estimate h.
         denominator_eps: Added to the denominator, >= 0.
-        weight_decay: Coefficient, >= 0, decoupled.
         curvature: A source of `helene.curvature`: "spsa", "spsa_own_batch", "backprop", "sampled_labels" or "none".
         bias_correction: Whether h is read as h / (1 − beta2ⁿ) after n estimates, which removes the pull of h_0 = 0; the
             paper does not.
         first_estimate: Step of the first estimate of h, >= 1. ``interval`` delays it as in a reading t mod k = 0.
-        seed: Of the directions.
-        model: Module that reads the parameters, to perturb module by module.
+        options: See `ZerothOrder`.
 
     Raises:
         ValueError: If an argument is out of its range, no parameter requires a gradient, or a dtype is unsupported.
@@ -67,39 +68,21 @@ class Helene(ZerothOrder):
         *,
         anneal_horizon: float,
         batch_size: int | None = None,
-        eps: float = 1e-3,
         beta1: float = 0.9,
         beta2: float = 0.99,
         interval: int = 10,
         gamma: float = 1.0,
-        floor: float | Sequence[float] = 1.0,
+        floor: float | Floor | Sequence[float | Floor] = 1.0,
         denominator_eps: float = 1e-12,
-        weight_decay: float = 0.0,
         curvature: str = "spsa",
         bias_correction: bool = False,
         first_estimate: int = 1,
-        seed: int = 0,
-        model: nn.Module | None = None,
+        **options: Unpack[Directions],
     ) -> None:
-        fraction(beta1, "beta1")
-        fraction(beta2, "beta2")
-        positive(anneal_horizon, "anneal_horizon", "the number of steps of the run, or math.inf for no anneal")
-        positive(gamma, "gamma", "1 leaves h and the floor as they are")
-        nonnegative(denominator_eps, "denominator_eps")
-        for name, value in (("interval", interval), ("first_estimate", first_estimate)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be an integer, 1 or above, got {value!r}; 10 is usual for interval")
-        if curvature not in estimators.SOURCES:
-            raise ValueError(f"curvature must be one of {', '.join(estimators.SOURCES)}; got {curvature!r}")
-        if curvature in ("spsa", "spsa_own_batch", "backprop") and (not isinstance(batch_size, int) or batch_size < 1):
-            raise ValueError(
-                f"batch_size must be the number of examples in a minibatch, 1 or above, got {batch_size!r}"
-            )
-        self._STATE = ("momentum",) if curvature == "none" else ("momentum", "curvature")
-        defaults = {
+        self._rules: dict[int, Floor] = {}
+        self._STATE = ("momentum",) if curvature == "none" else ("momentum", CURVATURE)
+        hyper = {
             "lr": lr,
-            "eps": eps,
-            "weight_decay": weight_decay,
             "anneal_horizon": anneal_horizon,
             "batch_size": batch_size,
             "beta1": beta1,
@@ -112,90 +95,17 @@ class Helene(ZerothOrder):
             "bias_correction": bias_correction,
             "first_estimate": first_estimate,
         }
-        self._sample: _Sample | None = None
-        super().__init__(_with_floors(list(params), floor), defaults, seed=seed, model=model)
-
-    def step(self, closure: Closure, curvature_closure: Closure | None = None) -> Tensor:  # type: ignore[override]
-        """One update.
-
-        Args:
-            closure: Returns the loss of one minibatch as one number, and gives the same value when called twice at the
-                same point. It is called without gradients and must not call backward.
-            curvature_closure: For the sources that look at a minibatch of their own: the loss of that minibatch
-                ("spsa_own_batch"; "backprop", where it defaults to ``closure``), or its logits ("sampled_labels").
-                Called only at the steps that estimate h.
-
-        Returns:
-            (L⁺ + L⁻) / 2, detached, on the loss's device: no further forward is made.
-
-        Raises:
-            ValueError: If a closure returns no scalar, or the source needs a ``curvature_closure`` and there is none.
-            FloatingPointError: If a loss is not finite; parameters and state are then unchanged.
-        """
-        source = self.param_groups[0]["curvature"]
-        if source in ("spsa_own_batch", "sampled_labels") and curvature_closure is None:
-            raise ValueError(f"curvature={source!r} needs step(closure, curvature_closure)")
-        step = self._begin()
-        slope, loss = self._pair(closure, self._direction(step))
-        self._sample = self._curvature_sample(step, curvature_closure or closure)
-        self._apply(step, slope)
-        self._sample = None
-        return loss
-
-    def forwards_at(self, step: int) -> int:
-        """Forwards that a step makes, a backward counted as two."""
-        extra = {"spsa_own_batch": 2, "backprop": 3, "sampled_labels": 3}.get(self.param_groups[0]["curvature"], 0)
-        return 2 + (extra if self._estimates_at(step) else 0)
-
-    def _estimates_at(self, step: int) -> bool:
-        hyper = self.param_groups[0]
-        return hyper["curvature"] != "none" and functional.is_curvature_step(
-            step, hyper["interval"], hyper["first_estimate"]
-        )
-
-    def _curvature_sample(self, step: int, closure: Closure) -> _Sample | None:
-        """What ĥ of this step is made from, where it makes one."""
-        if not self._estimates_at(step):
-            return None
-        hyper = self.param_groups[0]
-        params = [target.tensor for target in self._probe.targets]
-        match hyper["curvature"]:
-            case "spsa_own_batch":
-                direction = self._direction(step, noise.CURVATURE_DRAW)
-                return _Sample(hyper["batch_size"], slope=self._pair(closure, direction)[0], direction=direction)
-            case "backprop":
-                return _Sample(hyper["batch_size"], estimators.mean_gradient(closure, params))
-            case "sampled_labels":
-                gradients, num_labels = estimators.sampled_label_gradient(closure, params, hyper["seed"], step)
-                return _Sample(num_labels, gradients)
-        return _Sample(hyper["batch_size"])
-
-    def _estimate(self, index: int, span: slice, g: Tensor) -> Tensor | None:
-        sample = self._sample
-        if sample is None:
-            return None
-        if sample.gradients is not None:
-            g = sample.gradients[index].reshape(-1)[span].to(g.dtype)
-        elif sample.direction is not None:
-            parameter = self._probe.targets[index].id
-            g = sample.slope * sample.direction.chunk(parameter, span.start, span.stop, g.device).to(g.dtype)
-        return functional.a_gnb(g, sample.batch_size)
+        super().__init__(_with_floors(list(params), floor), hyper, options)
 
     def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: dict[str, Tensor], estimate: Tensor | None
-    ) -> Tensor:
-        m, h = state["momentum"], state.get("curvature", g.new_zeros(()))
-        if estimate is not None:
-            h.copy_(functional.curvature_ema(h, estimate, group["beta2"]))
-        correction = 1.0
-        if group["bias_correction"] and group["step"] >= group["first_estimate"]:
-            num_estimates = (group["step"] - group["first_estimate"]) // group["interval"] + 1
-            correction = functional.bias_correction(group["beta2"], num_estimates)
-        theta, new_m = functional.helene_step(
+        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
+    ) -> tuple[Tensor, Updates]:
+        h, updates = self._new_curvature(group, state, estimate)
+        theta, m = functional.helene_step(
             theta,
             g,
-            m,
-            h,
+            state["momentum"],
+            g.new_zeros(()) if h is None else h,
             lr=group["lr"],
             beta1=group["beta1"],
             alpha=functional.anneal(group["step"], group["beta1"], group["anneal_horizon"]),
@@ -203,30 +113,75 @@ class Helene(ZerothOrder):
             floor=group["floor"],
             denominator_eps=group["denominator_eps"],
             weight_decay=group["weight_decay"],
-            h_correction=correction,
+            h_correction=self._correction(group),
         )
-        m.copy_(new_m)
-        return theta
+        return theta, {"momentum": m, **updates}
+
+    def _before_update(self, step: int, gradient: Chunk) -> None:
+        if self._estimates_at(step) and self._rules:
+            self._refresh_curvature(step)
+            for index, rule in self._rules.items():
+                self.param_groups[index]["floor"] = self._ask(rule, index, step)
+
+    def _ask(self, rule: Floor, index: int, step: int) -> float:
+        group = self.param_groups[index]
+        dimension = sum(p.numel() for p in group["params"] if p.requires_grad)
+        value = float(rule(Layer(self.layer_name(index), index, dimension, step, lambda: self._layer_curvature(group))))
+        if not 0.0 < value < math.inf:
+            raise ValueError(
+                f"the floor of {self.layer_name(index)} is {value} by {rule!r} at step {step}, it must be positive and "
+                "finite: many h are 0 there; a constant, a mean or a higher quantile is not"
+            )
+        return value
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        for index, group in enumerate(self.param_groups):
+            if isinstance(group["floor"], RadiusFloor):
+                group["floor"] = self._ask(group["floor"], index, 0)
+            elif callable(group["floor"]):
+                if group["curvature"] == "none" or group["first_estimate"] != 1:
+                    raise ValueError(
+                        f"the floor {group['floor']!r} looks at h from the first step on, so it needs a curvature "
+                        f"source and first_estimate=1; got {group['curvature']!r} and {group['first_estimate']}"
+                    )
+                self._rules[index], group["floor"] = group["floor"], math.nan
+            if index not in self._rules:
+                checks.positive(group["floor"], "floor", "the paper's ablation uses 1 to 3")
+
+    def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
+        checks.fraction(group["beta1"], "beta1")
+        checks.positive(
+            group["anneal_horizon"], "anneal_horizon", "the number of steps of the run, or math.inf for no anneal"
+        )
+        checks.positive(group["gamma"], "gamma", "1 leaves h and the floor as they are")
+        checks.nonnegative(group["denominator_eps"], "denominator_eps")
+
+    def _layer_diagnostics(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The floor, the share of h above it, and the mean factor from m to the change of theta."""
+        pieces = self._layer_curvature(group) if CURVATURE in self._STATE else []
+        size = sum(p.numel() for p in group["params"] if p.requires_grad)
+        factors = [
+            functional.precondition(h.new_ones(()), h, group["gamma"], group["floor"], group["denominator_eps"])
+            for h in pieces
+        ]
+        flat = 1.0 / (group["gamma"] * group["floor"] + group["denominator_eps"])
+        mean = sum(factor.double().sum().item() for factor in factors) / size if factors and size else flat
+        share = share_above(pieces, group["floor"]) if pieces else 0.0
+        return {"floor": group["floor"], "share_above_floor": share, "effective_step": float(group["lr"]) * mean}
 
 
-class _Sample(NamedTuple):
-    """B, and where ĝ comes from: backward, a pair of its own, or else this step's SPSA gradient."""
-
-    batch_size: int
-    gradients: list[Tensor] | None = None
-    slope: float = 0.0
-    direction: Direction | None = None
-
-
-def _with_floors(params: list[Any], floor: float | Sequence[float]) -> list[Any]:
+def _with_floors(params: list[Any], floor: float | Floor | Sequence[float | Floor]) -> list[Any]:
     """Groups that carry their layer's floor."""
     groups = [dict(group) for group in params] if params and isinstance(params[0], dict) else [{"params": params}]
     if not params:
         return params
-    per_layer = [floor] * len(groups) if isinstance(floor, int | float) else list(floor)
+    per_layer = list(floor) if isinstance(floor, Sequence) else [floor] * len(groups)
     if len(per_layer) != len(groups):
         raise ValueError(f"floor has {len(per_layer)} values for {len(groups)} layers; give one number, or one a layer")
     for group, value in zip(groups, per_layer, strict=True):
         group.setdefault("floor", value)
-        positive(group["floor"], "floor", "the paper's ablation uses 1 to 3")
+        if not callable(group["floor"]):
+            checks.positive(group["floor"], "floor", "the paper's ablation uses 1 to 3")
     return groups

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Unpack
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from helene import functional
-from helene.optimizers.base import LearningRate, ZerothOrder
+from helene.optimizers.base import LearningRate, Updates
+from helene.optimizers.zeroth import Directions, ZerothOrder
 
 
 class MeZO(ZerothOrder):
@@ -25,28 +26,16 @@ class MeZO(ZerothOrder):
     Args:
         params: Parameters, named parameters or groups of either; a group is a layer.
         lr: Learning rate, a number or a function of the step (the first is 1).
-        eps: Radius of the probes, > 0.
-        weight_decay: Coefficient, >= 0.
-        seed: Of the directions.
-        model: Module that reads the parameters, to perturb module by module.
+        options: See `ZerothOrder`.
 
     Raises:
         ValueError: If an argument is out of its range, no parameter requires a gradient, or a dtype is unsupported.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: LearningRate = 1e-6,
-        *,
-        eps: float = 1e-3,
-        weight_decay: float = 0.0,
-        seed: int = 0,
-        model: nn.Module | None = None,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "eps": eps, "weight_decay": weight_decay}, seed=seed, model=model)
+    def __init__(self, params: Iterable[Any], lr: LearningRate = 1e-6, **options: Unpack[Directions]) -> None:
+        super().__init__(params, {"lr": lr}, options)
 
     def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: dict[str, Tensor], estimate: Tensor | None
-    ) -> Tensor:
-        return functional.sgd_step(theta, g, lr=group["lr"], weight_decay=group["weight_decay"])
+        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
+    ) -> tuple[Tensor, Updates]:
+        return functional.sgd_step(theta, g, lr=group["lr"], weight_decay=group["weight_decay"]), {}

@@ -430,10 +430,10 @@ def test_state_bytes():
     """As documented: m and h in float32 for 16-bit parameters; only m without a curvature source; none for MeZO."""
     p = nn.Parameter(torch.ones(1000, dtype=torch.bfloat16))
     for source, tensors in (("spsa", 2), ("none", 1)):
-        optimizer = helene.Helene([p], curvature=source, **GOOD)
+        optimizer = helene.Helene([p], curvature=source, rounding="stochastic", **GOOD)
         optimizer.step(lambda: p.float().square().mean())
         assert sum(v.nbytes for v in optimizer.state[p].values()) == tensors * 4000
-    optimizer = helene.MeZO([p])
+    optimizer = helene.MeZO([p], rounding="stochastic")
     optimizer.step(lambda: p.float().square().mean())
     assert not optimizer.state[p]
 

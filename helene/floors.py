@@ -1,0 +1,87 @@
+r"""Floors λ_i under the curvature, one per layer: a number, or a rule that gives one.
+
+A rule is any callable from a `Layer` to a number above 0. Rules that look at h are asked after each new estimate of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a rule may look at.
+
+    Attributes:
+        name: Name of the layer.
+        index: Its position among the layers.
+        dimension: d_i.
+        step: The step, the first is 1.
+        pieces: Gives the parameters' h as it is read (bias corrected where that is on), one flat tensor each.
+    """
+
+    name: str
+    index: int
+    dimension: int
+    step: int
+    pieces: Callable[[], list[Tensor]]
+
+    def curvature(self) -> Tensor:
+        """h of the whole layer, shape (d_i,): a copy of it, as large as the layer."""
+        return torch.cat(self.pieces())
+
+
+class Floor(Protocol):
+    """A rule."""
+
+    def __call__(self, layer: Layer) -> float:
+        """λ_i of a layer, above 0."""
+
+
+@dataclass(frozen=True)
+class RadiusFloor:
+    r"""R_i / (2 √d_i), the theorem's threshold; R_i the same for all layers or one each. It does not look at h.
+
+    The theorem bounds the update by it, Algorithm 1 floors the curvature with it: see ALG-lambda in `theory/`.
+    """
+
+    radius: float | Sequence[float]
+
+    def __call__(self, layer: Layer) -> float:
+        """λ_i of a layer."""
+        radius = self.radius if isinstance(self.radius, int | float) else self.radius[layer.index]
+        return radius / (2.0 * math.sqrt(layer.dimension))
+
+
+@dataclass(frozen=True)
+class QuantileFloor:
+    r"""The element of h below which a share ``quantile`` of the layer lies (no interpolation)."""
+
+    quantile: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.quantile <= 1.0:
+            raise ValueError(f"quantile must be in [0, 1], got {self.quantile!r}; 0.5 is the median")
+
+    def __call__(self, layer: Layer) -> float:
+        """λ_i of a layer; takes a sort's time and two copies of h."""
+        h = layer.curvature()
+        rank = max(1, min(h.numel(), math.ceil(self.quantile * h.numel())))
+        return h.kthvalue(rank).values.item()
+
+
+@dataclass(frozen=True)
+class MeanFloor:
+    r"""``multiple`` times the mean of the layer's h."""
+
+    multiple: float = 1.0
+
+    def __call__(self, layer: Layer) -> float:
+        """λ_i of a layer; one read of h."""
+        return self.multiple * sum(piece.double().sum().item() for piece in layer.pieces()) / layer.dimension

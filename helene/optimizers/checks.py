@@ -1,0 +1,92 @@
+"""Argument checks that name the value, the limit and the way out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+SUPPORTED = torch.float64, torch.float32, torch.bfloat16, torch.float16
+
+
+def positive(value: Any, name: str, advice: str) -> None:
+    """Raise ValueError unless value is a number above 0 (infinity is allowed)."""
+    if not _is_number(value) or not value > 0:
+        raise ValueError(f"{name} must be positive, got {value!r}; {advice}")
+
+
+def nonnegative(value: Any, name: str) -> None:
+    """Raise ValueError unless value is a finite number, 0 or above."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if not _is_number(value) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be a number, 0 or above, got {value!r}")
+
+
+def fraction(value: Any, name: str) -> None:
+    """Raise ValueError unless value lies in [0, 1)."""
+    if not _is_number(value) or not 0 <= value < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {value!r}; 0.9 is usual")
+
+
+def whole(value: Any, name: str, least: int, below: int, advice: str) -> None:
+    """Raise ValueError unless value is an integer in [least, below)."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be an integer, {least} or above, got {value!r}; {advice}")
+    if value >= below:
+        raise ValueError(f"{name} must be below {below}, got {value!r}; {advice}")
+
+
+def one_of(value: Any, name: str, choices: Sequence[Any]) -> None:
+    """Raise ValueError unless value is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}; got {value!r}")
+
+
+def parameter(p: Tensor, name: str) -> None:
+    """Raise ValueError unless p can be trained here."""
+    if p.layout != torch.strided:
+        raise ValueError(f"parameter {name} is {p.layout}; only dense parameters can be perturbed")
+    if p.dtype not in SUPPORTED:
+        raise ValueError(f"parameter {name} is {p.dtype}; supported are {', '.join(str(d)[6:] for d in SUPPORTED)}")
+    if p.is_meta:
+        raise ValueError(f"parameter {name} is on the meta device; load the weights before making the optimizer")
+
+
+class Claim:
+    """An optimizer's claim to be the one that steps its parameters; made by its first step."""
+
+    _owners = WeakIdKeyDictionary()  # parameter -> the claim made last
+    _made = 0
+
+    def __init__(self, method: str, named: Sequence[tuple[Tensor, str]]) -> None:
+        self.method, self.named = method, list(named)
+        for p, _ in self.named:
+            Claim._owners[p] = self
+        Claim._made += 1
+        self.checked = Claim._made
+
+    def check(self) -> None:
+        """Raise ValueError if another optimizer has stepped one of the parameters since.
+
+        Two in turn would each undo what the other's state assumes, and use the same directions. One after the other is
+        fine.
+        """
+        if self.checked == Claim._made:
+            return
+        for p, name in self.named:
+            other = Claim._owners[p]
+            if other is not self:
+                raise ValueError(
+                    f"parameter {name} has been stepped by another optimizer ({other.method}) since this one last was; "
+                    "use one optimizer with parameter groups, or make this one anew from its state_dict"
+                )
+        self.checked = Claim._made
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,85 @@
+"""Forward gradients: the slope along a direction by forward-mode differentiation, without eps."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from helene import functional
+from helene.optimizers.base import LearningRate, Updates
+from helene.optimizers.zeroth import Directions, ZerothOrder
+from helene.probe import Closure, Direction, Target, compute_dtype, scalar_loss
+
+
+class ForwardGrad(ZerothOrder):
+    r"""theta ← theta − lr (c z + weight_decay · theta),  c = zᵀ∇L(theta) by jvp (Baydin et al. 2022, algorithm 1).
+
+    MeZO's step in the limit eps → 0, without its rounding error; ``eps`` and ``two_sided`` have no effect.
+
+    Cost of a step: one forward with its tangent, counted as 2 forwards, 2 draws of z, 2 passes over the parameters; no
+    state; scratch memory for z (the bytes of all trained parameters) and for the tangents of live activations. The
+    operations of the loss need forward-mode rules: scaled dot product attention is run by torch's plain math kernel,
+    and a compiled model may have to be given uncompiled. lr is the middle of the ZO-LLM grid.
+
+    Args:
+        params: Parameters, named parameters or groups of either; a group is a layer.
+        lr: Learning rate, a number or a function of the step (the first is 1).
+        options: See `ZerothOrder`.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: LearningRate = 1e-6, **options: Unpack[Directions]) -> None:
+        super().__init__(params, {"lr": lr}, options)
+
+    def forwards_at(self, step: int) -> int:
+        """Forwards that a step makes, one with its tangent counted as two."""
+        return 2 * self.param_groups[0]["num_directions"] * len(self._probes)
+
+    def _slopes(self, closure: Closure, step: int, first_draw: int = 0) -> tuple[list[float], Tensor]:
+        coefficients, losses = [], []
+        for draw in range(self.param_groups[0]["num_directions"]):
+            direction = self._direction(step, first_draw + draw)
+            for block, probe in enumerate(self._probes):
+                length = self._length(direction, block)
+                loss, slope = _directional(closure, probe.targets, direction, length)
+                losses.append(loss)
+                coefficients.append(slope * length / self.param_groups[0]["num_directions"])
+        return coefficients, torch.stack(losses).mean()
+
+    def _update(
+        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
+    ) -> tuple[Tensor, Updates]:
+        return functional.sgd_step(theta, g, lr=group["lr"], weight_decay=group["weight_decay"]), {}
+
+
+@torch.no_grad()
+def _directional(closure: Closure, targets: list[Target], direction: Direction, length: float) -> tuple[Tensor, float]:
+    """L and its derivative along length · z.
+
+    A parameter becomes a dual number by copying one with the same value into it, which changes no bit of it; leaving
+    the level makes it plain again.
+    """
+    torch.clear_autocast_cache()
+    with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
+        for target in targets:
+            p = target.tensor.detach()
+            z = direction.chunk(target.id, 0, p.numel(), p.device, compute_dtype(p.dtype)).mul_(length)
+            with warnings.catch_warnings():  # torch loads its decompositions with a deprecated call of its own
+                warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
+                dual = forward_ad.make_dual(p, z.to(p.dtype).view(p.shape))
+            target.tensor.copy_(dual)
+        loss = closure()
+        tangent = forward_ad.unpack_dual(loss).tangent if isinstance(loss, Tensor) else None
+        value = scalar_loss(forward_ad.unpack_dual(loss).primal if isinstance(loss, Tensor) else loss)
+    if tangent is None:
+        raise ValueError(
+            "the loss does not depend on the parameters through operations that have a forward-mode derivative; MeZO "
+            "needs none"
+        )
+    torch.clear_autocast_cache()
+    return value, scalar_loss(tangent).double().item()

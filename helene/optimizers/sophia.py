@@ -1,0 +1,139 @@
+"""Sophia, on SPSA gradients and on gradients: the update is clipped, not the curvature floored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from helene import functional
+from helene.optimizers import checks
+from helene.optimizers.base import LearningRate, Options, Updates
+from helene.optimizers.curved import CURVATURE, Curvature, Curved
+from helene.optimizers.first import FirstOrder
+from helene.optimizers.zeroth import ZerothOrder
+
+
+class _SophiaRule(Curved):
+    _STATE = ("momentum", CURVATURE)
+    _COUNTERS = ("clipped",)
+
+    def _update(
+        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
+    ) -> tuple[Tensor, Updates]:
+        h, updates = self._new_curvature(group, state, estimate)
+        theta, m, clipped = functional.sophia_step(
+            theta,
+            g,
+            state["momentum"],
+            g.new_zeros(()) if h is None else h * self._correction(group),
+            lr=group["lr"],
+            beta1=group["beta1"],
+            gamma=group["gamma"],
+            clip=group["clip"],
+            denominator_eps=group["denominator_eps"],
+            weight_decay=group["weight_decay"],
+        )
+        return theta, {"momentum": m, "clipped": clipped, **updates}
+
+    def clip_counts(self) -> dict[str, int]:
+        """How many coordinates of each parameter have been clipped so far, summed over steps, by name."""
+        return {t.name: int(self.state[t.tensor]["clipped"]) if self.state[t.tensor] else 0 for t in self._targets}
+
+    def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
+        checks.fraction(group["beta1"], "beta1")
+        checks.positive(group["gamma"], "gamma", "Sophia's are 0.01 to 0.05")
+        checks.positive(group["clip"], "clip", "Sophia's is 1")
+        checks.positive(group["denominator_eps"], "denominator_eps", "Sophia's is 1e-12")
+
+
+class ZOSophia(_SophiaRule, ZerothOrder):
+    r"""Sophia (Liu et al. 2023, algorithm 3) on the SPSA gradient, h from a source of `helene.curvature`.
+
+        m ← beta1 m + (1 − beta1) g
+        h ← beta2 h + (1 − beta2) ĥ            at t = first_estimate and every ``interval`` steps from there
+        theta ← theta − lr · weight_decay · theta
+        theta ← theta − lr · clip(m / max(gamma h, denominator_eps), clip)
+
+    Cost of a step: 2 forwards, 3 draws of z, 3 passes over the parameters, and what the curvature source adds. State: m
+    and h. `clip_counts` tells how often the clip acted. The defaults are those of the paper's experiments (beta1 0.96,
+    beta2 0.99, k 10, denominator_eps 1e-12, clip 1; gamma 0.05 is its Sophia-G) and MeZO's lr.
+
+    Args:
+        params: Parameters, named parameters or groups of either; a group is a layer.
+        lr: Learning rate, a number or a function of the step (the first is 1); the step of a clipped coordinate.
+        beta1: EMA of g, in [0, 1).
+        gamma: Scale of h in the denominator, > 0.
+        clip: Bound on an element of the update in units of lr, > 0; the theorem of HELENE's paper calls it ρ.
+        denominator_eps: Least denominator, > 0.
+        options: See `helene.optimizers.curved.Curved` and `ZerothOrder`.
+    """
+
+    _OPTIONS: ClassVar[Mapping[str, Any]] = {**ZerothOrder._OPTIONS, **Curved._CURVATURE}
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: LearningRate = 1e-6,
+        *,
+        beta1: float = 0.96,
+        gamma: float = 0.05,
+        clip: float = 1.0,
+        denominator_eps: float = 1e-12,
+        **options: Unpack[Curvature],
+    ) -> None:
+        hyper = {"lr": lr, "beta1": beta1, "gamma": gamma, "clip": clip, "denominator_eps": denominator_eps}
+        super().__init__(params, hyper, options)
+
+
+class SophiaOptions(Options, total=False):
+    """Keyword arguments of `SophiaG`, see `Curved`."""
+
+    curvature: str
+    batch_size: int | None
+    beta2: float
+    interval: int
+    bias_correction: bool
+    first_estimate: int
+
+
+class SophiaG(_SophiaRule, FirstOrder):
+    r"""Sophia-G: `ZOSophia`'s equations on the gradient, h from labels drawn from the model (Liu et al. 2023).
+
+    Needs ``step(closure, curvature_closure)``, the second returning logits. Cost of a step: 1 forward and 1 backward,
+    and as much again at the steps that estimate h; 1 pass over the parameters. State: m and h. Defaults are the
+    paper's (decay 0.2), lr that of its smallest model.
+
+    Args:
+        params: Parameters, named parameters or groups of either; a group is a layer.
+        lr: Learning rate, a number or a function of the step (the first is 1); the step of a clipped coordinate.
+        beta1: EMA of g, in [0, 1).
+        gamma: Scale of h in the denominator, > 0.
+        clip: Bound on an element of the update in units of lr, > 0.
+        denominator_eps: Least denominator, > 0.
+        options: See `helene.optimizers.curved.Curved` (sources "sampled_labels" and "backprop") and
+            `helene.optimizers.base.Base`.
+    """
+
+    _OPTIONS: ClassVar[Mapping[str, Any]] = {
+        **FirstOrder._OPTIONS,
+        **Curved._CURVATURE,
+        "curvature": "sampled_labels",
+        "weight_decay": 0.2,
+    }
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: LearningRate = 6e-4,
+        *,
+        beta1: float = 0.96,
+        gamma: float = 0.05,
+        clip: float = 1.0,
+        denominator_eps: float = 1e-12,
+        **options: Unpack[SophiaOptions],
+    ) -> None:
+        hyper = {"lr": lr, "beta1": beta1, "gamma": gamma, "clip": clip, "denominator_eps": denominator_eps}
+        super().__init__(params, hyper, options)

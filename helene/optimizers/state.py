@@ -1,0 +1,67 @@
+"""State tensors, flat: float32 (float64 for float64 parameters), bfloat16 or blockwise 8 bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helene import precision
+from helene.probe import compute_dtype
+
+NONNEGATIVE = frozenset({"curvature", "second_moment"})  # the names that 8-bit state stores without a sign
+Tensors = dict[str, Tensor]
+
+
+def dtype_name(dtype: Any) -> str:
+    """One of `precision.STATE_DTYPES`.
+
+    Raises:
+        ValueError: If it is none of them.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if name not in precision.STATE_DTYPES:
+        raise ValueError(f"state_dtype must be one of {', '.join(precision.STATE_DTYPES)}; got {dtype!r}")
+    return name
+
+
+def allocate(like: Tensor, name: str, dtype: str, initial: float = 0.0) -> Tensors:
+    """The tensors that hold one state of a parameter: ``name`` and, in 8 bit, ``name_scale``."""
+    size, device = like.numel(), like.device
+    if dtype == "8bit":
+        nonnegative = name in NONNEGATIVE
+        code = (255 if nonnegative else 127) if initial else 0
+        codes = torch.full((size,), code, dtype=torch.uint8 if nonnegative else torch.int8, device=device)
+        return {name: codes, f"{name}_scale": torch.full((-(-size // precision.BLOCK),), initial, device=device)}
+    stored = torch.bfloat16 if dtype == "bfloat16" else compute_dtype(like.dtype)
+    return {name: torch.full((size,), initial, dtype=stored, device=device)}
+
+
+def read(state: Tensors, name: str, span: slice, dtype: torch.dtype) -> Tensor:
+    """Elements of a state in the dtype of arithmetic; a view where that is how they are stored."""
+    stored = state[name]
+    if f"{name}_scale" in state:
+        return precision.decode(stored[span], state[f"{name}_scale"][_blocks(span)]).to(dtype)
+    return stored[span].to(dtype)
+
+
+def is_rounded(state: Tensors, name: str) -> bool:
+    """Whether `write` needs random words."""
+    return state[name].dtype in (torch.bfloat16, torch.uint8, torch.int8)
+
+
+def write(state: Tensors, name: str, span: slice, value: Tensor, words: Tensor | None) -> None:
+    """Store elements of a state, rounded stochastically where the storage is narrower than float32."""
+    stored = state[name]
+    if words is None:
+        stored[span] = value
+    elif stored.dtype == torch.bfloat16:
+        stored[span] = precision.round_stochastically(value.float(), words, torch.bfloat16)
+    else:
+        codes, scales = precision.encode(value.float(), words, name in NONNEGATIVE)
+        stored[span], state[f"{name}_scale"][_blocks(span)] = codes, scales
+
+
+def _blocks(span: slice) -> slice:
+    return slice(span.start // precision.BLOCK, -(-span.stop // precision.BLOCK))

@@ -1,0 +1,201 @@
+r"""A run as data: what its update was a function of, step by step.
+
+A zeroth-order update is a function of a few scalars and of z, which follows from the seed. So a run is its scalars and
+hyper-parameters: about 8 bytes a step with one direction, replayed without data onto the initial weights, to the bit on
+the same class of device. Hyper-parameters that never change are stored once; a schedule is stored as differences of
+its bit patterns, which a smooth schedule makes small.
+
+| methods                                                             | replayable                                |
+| ------------------------------------------------------------------- | ----------------------------------------- |
+| MeZO, ZOMomentum, ZOConservative, ZOSign, ZOScalarSign, ForwardGrad | yes                                       |
+| ZOAdam, ZOAdamW, ZOLion, HiZOO, FZOO                                | yes                                       |
+| Helene, ZOSophia, ZONewton                                          | with "spsa", "spsa_own_batch" or "none"   |
+| SGD, Adam, AdamW, Lion, SophiaG                                     | no: keep checkpoints                      |
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from helene.optimizers.base import Base
+
+FORMAT = 1
+_NOT_HYPER = ("params", "param_names", "step")
+
+
+class Trajectory:
+    """Recorded steps of one optimizer.
+
+    ``Trajectory.record(optimizer)`` starts recording; every later step is appended until ``optimizer.trajectory`` is
+    set to None. `save`, `load` and `replay` do what they say.
+
+    Attributes:
+        header: Format, identity of the optimizer, class of device, first step, what stays constant in each layer.
+        scalars: A list a step.
+        changing: A hyper-parameter's values, one a step, by (layer, name), where it is a number that is not constant.
+    """
+
+    def __init__(self, header: dict[str, Any]) -> None:
+        self.header = header
+        self.scalars: list[list[float]] = []
+        self.changing: dict[tuple[int, str], list[float]] = {}
+
+    def __len__(self) -> int:
+        return len(self.scalars)
+
+    @classmethod
+    def record(cls, optimizer: Base) -> Trajectory:
+        """Start recording an optimizer's steps.
+
+        Raises:
+            ValueError: If its update is not a function of the scalars and z.
+        """
+        if not optimizer.replayable:
+            raise ValueError(
+                f"{type(optimizer).__name__} here is not replayable: its update needs gradients, not a few scalars; "
+                "keep checkpoints instead (helene.integrations.checkpoints)"
+            )
+        trajectory = cls(
+            {
+                "format": FORMAT,
+                "identity": optimizer.identity(),
+                "device": optimizer.device_class(),
+                "first_step": optimizer.param_groups[0]["step"] + 1,
+                "layers": [_hyper(group) for group in optimizer.param_groups],
+            }
+        )
+        optimizer.trajectory = trajectory
+        return trajectory
+
+    def append(self, optimizer: Base, step: int, scalars: list[float]) -> None:
+        """Note one step (called by the optimizer).
+
+        Raises:
+            ValueError: If the steps do not follow one another or the layers have changed.
+        """
+        if step != self.header["first_step"] + len(self) or len(optimizer.param_groups) != len(self.header["layers"]):
+            raise ValueError("the optimizer's steps or layers changed under the recording; start a new Trajectory")
+        for layer, group in enumerate(optimizer.param_groups):
+            for name, value in _hyper(group).items():
+                known = self.changing.get((layer, name))
+                if known is not None:
+                    known.append(value)
+                elif value != self.header["layers"][layer].get(name, value):
+                    self.changing[layer, name] = [self.header["layers"][layer][name]] * len(self) + [value]
+        self.scalars.append(list(scalars))
+
+    def replay(self, optimizer: Base, steps: int | None = None) -> None:
+        """Make the recorded steps with an optimizer of the same method over the initial weights, without data.
+
+        Args:
+            optimizer: A fresh one, or one whose state_dict is that of the recording's start. Its hyper-parameters are
+                set to the recorded ones; a schedule given as a function is not asked.
+            steps: How many, all unless given.
+
+        Raises:
+            ValueError: If the method, the noise version, the parameters or the step do not fit.
+        """
+        optimizer.check_identity(self.header["identity"], "trajectory")
+        step = optimizer.param_groups[0]["step"] + 1
+        if step != self.header["first_step"]:
+            raise ValueError(f"the trajectory starts at step {self.header['first_step']}, the optimizer is at {step}")
+        if optimizer.device_class() != self.header["device"]:
+            warnings.warn(
+                f"recorded on {self.header['device']}, replayed on {optimizer.device_class()}: equal but for rounding",
+                stacklevel=2,
+            )
+        for group, constants in zip(optimizer.param_groups, self.header["layers"], strict=True):
+            group.update(constants)
+        optimizer._prepare()
+        for i, scalars in enumerate(self.scalars[:steps]):
+            for (layer, name), values in self.changing.items():
+                optimizer.param_groups[layer][name] = values[i]
+            optimizer._apply(step + i, scalars)
+
+    def save(self, path: str | Path) -> None:
+        """Write a compressed ``.npz`` (the suffix is added if it is missing)."""
+        columns: list[np.ndarray] = []
+        index = {}
+        for (layer, name), values in self.changing.items():
+            column = np.asarray(values, np.float64)
+            same = [i for i, other in enumerate(columns) if np.array_equal(column, other)]
+            if not same:
+                columns.append(column)
+            index[f"{layer}:{name}"] = same[0] if same else len(columns) - 1
+        counts = [len(scalars) for scalars in self.scalars]
+        arrays: dict[str, Any] = {
+            "header": np.frombuffer(json.dumps({**self.header, "changing": index}).encode(), np.uint8),
+            "counts": np.asarray(counts, np.uint32),
+            "scalars": _transposed(np.asarray([c for scalars in self.scalars for c in scalars], np.float64)),
+        }
+        for i, column in enumerate(columns):
+            arrays[f"column{i}"] = _differences(column)
+        np.savez_compressed(path, **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trajectory:
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: If it is no trajectory or of another format.
+        """
+        with np.load(path) as file:
+            if "header" not in file or (header := json.loads(file["header"].tobytes())).get("format") != FORMAT:
+                raise ValueError(
+                    f"{path} is no trajectory of format {FORMAT}; it may come from another version of helene"
+                )
+            trajectory = cls({key: value for key, value in header.items() if key != "changing"})
+            flat = np.ascontiguousarray(file["scalars"].reshape(8, -1).T).view(np.float64).reshape(-1).tolist()
+            ends = [0, *np.cumsum(file["counts"]).tolist()]
+            trajectory.scalars = [flat[start:end] for start, end in pairwise(ends)]
+            for key, i in header["changing"].items():
+                layer, name = key.split(":", 1)
+                trajectory.changing[int(layer), name] = _undo_differences(file[f"column{i}"]).tolist()
+        return trajectory
+
+
+def _hyper(group: dict[str, Any]) -> dict[str, Any]:
+    """What of a group the update depends on, as JSON takes it."""
+    kept = {}
+    for name, value in group.items():
+        if name not in _NOT_HYPER:
+            value = value.item() if hasattr(value, "item") else value
+            if value is None or isinstance(value, bool | int | float | str):
+                kept[name] = value
+    return kept
+
+
+def _transposed(values: np.ndarray) -> np.ndarray:
+    """Bytes of equal significance side by side, which compress better."""
+    return np.ascontiguousarray(values.view(np.uint8).reshape(-1, 8).T)
+
+
+_ORDERS = 4
+
+
+def _differences(values: np.ndarray) -> np.ndarray:
+    """Bit patterns differenced as often as makes them smallest; the first element says how often."""
+    bits, best = values.view(np.int64), None
+    for order in range(_ORDERS + 1):
+        size = np.abs(bits[order:].astype(np.float64)).sum()
+        if best is None or size < best[0]:
+            best = size, np.concatenate([[order], bits]).astype(np.int64)
+        bits = bits.copy()
+        bits[order + 1 :] = np.diff(bits[order:])
+    assert best is not None
+    return _transposed(best[1])
+
+
+def _undo_differences(stored: np.ndarray) -> np.ndarray:
+    order, *_ = flat = np.ascontiguousarray(stored.reshape(8, -1).T).view(np.int64).reshape(-1)
+    bits = flat[1:].copy()
+    for k in range(int(order) - 1, -1, -1):
+        bits[k:] = np.cumsum(bits[k:])
+    return bits.view(np.float64)
