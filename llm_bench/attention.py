@@ -34,8 +34,8 @@ class Prefix(nn.Module):
         """The prefix in front of keys and values of shape (batch, heads, time, head size)."""
         batch = key.shape[0]
         return (
-            torch.cat([self.key.expand(batch, -1, -1, -1), key], dim=2),
-            torch.cat([self.value.expand(batch, -1, -1, -1), value], dim=2),
+            torch.cat([self.key.to(key.dtype).expand(batch, -1, -1, -1), key], dim=2),
+            torch.cat([self.value.to(value.dtype).expand(batch, -1, -1, -1), value], dim=2),
         )
 
 
@@ -48,7 +48,7 @@ class _Capture:
 
 @contextmanager
 def captured() -> Iterator[list[tuple[nn.Module, Tensor, Tensor]]]:
-    """Collects (module, keys, values) of each attention call inside, in the order of the calls."""
+    """Collects (module, keys, values) of each attention call inside, in their order; prefixes are left out."""
     _Capture.seen = []
     try:
         yield _Capture.seen
@@ -77,6 +77,7 @@ def attend(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """What models call; returns the output of shape (batch, time, heads, head size) and no weights."""
+    capturing = _Capture.seen is not None
     if _Capture.seen is not None:
         _Capture.seen.append((module, key, value))
     causal = kwargs.pop("is_causal", None)
@@ -84,7 +85,7 @@ def attend(
     if attention_mask is None and causal and query.shape[2] > 1:
         attention_mask = _causal_mask(query.shape[2], key.shape[2], query.device)
     prefix = getattr(module, "prefix", None)
-    if isinstance(prefix, Prefix):
+    if isinstance(prefix, Prefix) and not capturing:
         key, value = prefix(key, value)
         if attention_mask is not None:
             attention_mask = nn.functional.pad(

@@ -20,17 +20,26 @@ def site_logits(module: Any, batch: Batch) -> Tensor:
 
     The head runs on those places only: with a large vocabulary it costs as much as the rest of a small model.
     """
+    logits, _ = _at_sites(module, batch)
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def site_states(module: Any, batch: Batch) -> Tensor:
+    """The hidden states that the head sees at the batch's sites, shape (sites, width)."""
+    return _at_sites(module, batch)[1]
+
+
+def _at_sites(module: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     mask = batch["attention_mask"]
     more = {"use_cache": False} if accepts(module, "use_cache") else {}
-    with _only_at(module, batch["site_rows"], batch["site_positions"]):
+    with _only_at(module, batch["site_rows"], batch["site_positions"]) as kept:
         output = module(input_ids=batch["input_ids"], attention_mask=mask, **position_ids(module, mask), **more)
-    logits = output.logits[0]
     if output.logits.shape[:2] != (1, batch["site_rows"].numel()):
         raise ValueError(
             f"{type(module).__name__} does not pass its hidden states through the module its head is expected at; "
             f"got logits of shape {tuple(output.logits.shape)}"
         )
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return output.logits[0], kept[0]
 
 
 def token_log_likelihoods(module: Any, batch: Batch) -> Tensor:
@@ -66,16 +75,21 @@ def _is_causal(module: Any) -> bool:
 
 
 @contextmanager
-def _only_at(module: Any, rows: Tensor, places: Tensor) -> Iterator[None]:
-    """Inside, the head sees hidden states of shape (1, sites, width) instead of (rows, time, width)."""
+def _only_at(module: Any, rows: Tensor, places: Tensor) -> Iterator[list[Tensor]]:
+    """Inside, the head sees hidden states of shape (1, sites, width) instead of (rows, time, width); collects them."""
+    kept: list[Tensor] = []
+
+    def chosen(states: Tensor) -> Tensor:
+        kept.append(states[rows, places])
+        return kept[-1][None]
 
     def before_head(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (inputs[0][rows, places][None], *inputs[1:])
+        return (chosen(inputs[0]), *inputs[1:])
 
     def after_base(_: nn.Module, __: Any, output: Any) -> Any:
         if isinstance(output, tuple):
-            return (output[0][rows, places][None], *output[1:])
-        output.last_hidden_state = output.last_hidden_state[rows, places][None]
+            return (chosen(output[0]), *output[1:])
+        output.last_hidden_state = chosen(output.last_hidden_state)
         return output
 
     if _is_causal(module):
@@ -83,6 +97,6 @@ def _only_at(module: Any, rows: Tensor, places: Tensor) -> Iterator[None]:
     else:
         handle = module.base_model.register_forward_hook(after_base)
     try:
-        yield
+        yield kept
     finally:
         handle.remove()
