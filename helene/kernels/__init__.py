@@ -1,0 +1,86 @@
+r"""Fused kernels for noise, perturbed copies and updates, and the choice between them and plain torch.
+
+`helene.noise`, `helene.probe` and `helene.optimizers.base` ask here first; each function says by its result whether it
+did the work. Nothing here imports Triton before a tensor needs it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helene.kernels.backend import VARIABLE, Backend, backend
+
+__all__ = ["Backend", "apply", "backend", "chunk_size", "normal", "words", "write_perturbed"]
+
+
+def wanted(device: torch.device) -> bool:
+    """Whether tensors of a device may be handled here at all; cheap, so that the CPU's path pays nothing."""
+    return device.type != "cpu" or VARIABLE in os.environ
+
+
+def normal(seed: int, step: int, draw: int, parameter: int, start: int, count: int, device: torch.device) -> Tensor:
+    """`helene.noise.normal` on a device other than the CPU."""
+    if backend(torch.empty(0, device=device)).is_triton:
+        from helene.kernels import launch
+
+        return launch.fill(seed, step, draw, parameter, start, count, device)
+    from helene import noise
+    from helene.kernels import torch_noise
+
+    return torch_noise.normal(seed, step, draw, parameter, start, count, device, noise.ROUNDS)
+
+
+def words(seed: int, step: int, draw: int, parameter: int, start: int, count: int, device: torch.device) -> Tensor:
+    """`helene.noise.words` on a device other than the CPU: int32."""
+    if backend(torch.empty(0, device=device)).is_triton:
+        from helene.kernels import launch
+
+        return launch.fill(seed, step, draw, parameter, start, count, device, raw=True)
+    from helene import noise
+    from helene.kernels import torch_noise
+
+    found = torch_noise.words(seed, step, draw, parameter, start, count, device, noise.ROUNDS)
+    return torch.where(found >= 1 << 31, found - (1 << 32), found).to(torch.int32)
+
+
+def write_perturbed(out: Tensor, theta: Tensor, parameter: int, direction: Any, radius: float) -> bool:
+    """out ← theta + radius · z in one kernel, where there is one for it: whether it was done.
+
+    Args:
+        out: Of theta's shape and dtype.
+        theta: The parameter.
+        parameter: Its id.
+        direction: A `helene.probe.Direction` of normals; others are not handled.
+        radius: What z is multiplied by.
+    """
+    from helene.probe import Direction
+
+    if not isinstance(direction, Direction) or direction.signs or not wanted(theta.device):
+        return False
+    if not (theta.is_contiguous() and out.is_contiguous()) or not backend(theta).is_triton:
+        return False
+    from helene.kernels import eager
+
+    eager.write_perturbed(out, theta, parameter, direction, radius)
+    return True
+
+
+def apply(optimizer: Any, step: int, scalars: list[float]) -> bool:
+    """A step of an optimizer in one kernel a dtype, where there is one for its method: whether it was done.
+
+    Parameters and state come out as by the generic loop of `helene.optimizers.base`, given equal z.
+    """
+    tensors = [target.tensor for target in optimizer._targets]
+    if not wanted(tensors[0].device) or not all(backend(t).is_triton for t in tensors):
+        return False
+    from helene.kernels import eager, methods
+
+    method = methods.method_of(optimizer)
+    if isinstance(method, str) or len({t.device for t in tensors}) > 1:
+        return False
+    eager.apply(optimizer, method, step, scalars[0])
+    return True

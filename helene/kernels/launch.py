@@ -1,0 +1,181 @@
+"""Plain functions around the Triton kernels; imported only where `helene.kernels.backend` says ``triton``."""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from helene import noise
+from helene.kernels import methods
+from helene.kernels import perturb as kernels
+from helene.kernels import update as updates
+from helene.kernels.tiles import MASK, NUM_FIELDS, TILE, Tiles
+
+ROUNDS = noise.ROUNDS
+FAST = False  # see helene.kernels.philox
+_BLOCKS = TILE // 4
+
+
+def control_words(seed: int, step: int, draw: int, *rest: int) -> list[int]:
+    """What ``control`` holds: the key, the seed as a signed number, and whatever follows it."""
+    return [seed - (1 << 64) if seed >= 1 << 63 else seed, step, draw, *rest]
+
+
+def fill(
+    seed: int,
+    step: int,
+    draw: int,
+    parameter: int,
+    start: int,
+    count: int,
+    device: torch.device,
+    *,
+    raw: bool = False,
+    rounds: int = ROUNDS,
+    fast: bool = FAST,
+) -> Tensor:
+    """Elements [start, start + count) of z (float32), or of the generator's words (int32, ``raw``), shape (count,)."""
+    first, last = start // 4, -(-(start + count) // 4)
+    words = control_words(seed, step, draw, parameter & MASK, parameter >> 32, first)
+    control = torch.tensor(words, dtype=torch.int64).to(device)
+    out = torch.empty(4 * (last - first), dtype=torch.int32 if raw else torch.float32, device=device)
+    if last > first:
+        grid = (triton.cdiv(last - first, _BLOCKS),)
+        kernels.fill[grid](out, control, last - first, raw, rounds, fast, _BLOCKS, num_warps=kernels.NUM_WARPS)
+    return out[start - 4 * first :][:count]
+
+
+def perturb(
+    tiles: Tiles,
+    plus: Tensor | None,
+    minus: Tensor | None,
+    control: Tensor,
+    values: Tensor,
+    *,
+    first_tile: int = 0,
+    num_tiles: int | None = None,
+    rounds: int = ROUNDS,
+    fast: bool = FAST,
+    num_warps: int = kernels.NUM_WARPS,
+) -> None:
+    """plus ← theta + eps z and minus ← theta − eps z, each where it is given, for all or some tiles of a table.
+
+    Args:
+        tiles: The parameters and where their copies lie in ``plus`` and ``minus``.
+        plus: Flat buffer of theta's dtype, or None.
+        minus: The same for the other sign.
+        control: int64 on the device: seed, step, draw (`control_words`).
+        values: float32 on the device, the first is eps.
+        first_tile: Where in the table to start.
+        num_tiles: How many tiles, all of the rest by default.
+        rounds: Of the generator; for measurements.
+        fast: The hardware's cosine; for measurements.
+        num_warps: For measurements.
+    """
+    count = tiles.num_tiles - first_tile if num_tiles is None else num_tiles
+    sink = plus if plus is not None else minus
+    if not count or sink is None:
+        return
+    kernels.perturb[(count,)](
+        tiles.base,
+        sink if plus is None else plus,
+        sink if minus is None else minus,
+        tiles.rows,
+        tiles.owners,
+        control,
+        values,
+        first_tile,
+        NUM_FIELDS,
+        plus is not None,
+        minus is not None,
+        tiles.aligned and sink.data_ptr() % 16 == 0,
+        tiles.quads,
+        TILE,
+        rounds,
+        fast,
+        num_warps=num_warps,
+    )
+
+
+def gather(tiles: Tiles, ids: Tensor, sign: int, control: Tensor, values: Tensor) -> Tensor:
+    """Rows ``ids`` of theta + sign · eps z, theta being the one matrix of the table; like an embedding's forward.
+
+    Returns:
+        Tensor of ids' shape with one more axis, of columns. Rows that do not exist are nan.
+
+    Raises:
+        ValueError: If the number of columns is no multiple of 4: a row would then start inside a block.
+    """
+    theta = tiles.pieces[0].theta
+    num_rows, columns = theta.shape
+    if columns % 4:
+        raise ValueError(f"the matrix has {columns} columns; a multiple of 4 is needed, copy it whole instead")
+    out = torch.empty(*ids.shape, columns, dtype=theta.dtype, device=theta.device)
+    if ids.numel():
+        blocks = min(triton.next_power_of_2(columns // 4), 512)
+        grid = (ids.numel(), triton.cdiv(columns // 4, blocks))
+        kernels.gather[grid](
+            theta.detach(), ids.contiguous(), out, tiles.rows, control, values, num_rows, sign, columns // 4, blocks,
+            ROUNDS, FAST, num_warps=kernels.NUM_WARPS,
+        )  # fmt: skip
+    return out
+
+
+def update(
+    tiles: Tiles,
+    method: int,
+    control: Tensor,
+    values: Tensor,
+    hypers: Tensor,
+    *,
+    stochastic: bool,
+    rounds: int = ROUNDS,
+    fast: bool = FAST,
+    num_warps: int = updates.NUM_WARPS,
+) -> None:
+    """One step of a method for all parameters of a table, in place.
+
+    Args:
+        tiles: The parameters with their state: two tensors for each of the method's, its storage and its scales.
+        method: A code of `helene.kernels.methods`.
+        control: int64 on the device: seed, step, draw.
+        values: float32 on the device: eps, c, and 1 (0 to leave everything as it is).
+        hypers: float32 on the device, shape (groups, `methods.NUM_HYPERS`).
+        stochastic: Whether 16-bit parameters are rounded stochastically.
+        rounds: Of the generator; for measurements.
+        fast: The hardware's cosine; for measurements.
+        num_warps: For measurements.
+    """
+    if not tiles.num_tiles:
+        return
+    kinds, tensors = [], []
+    for stored, scales in (tiles.state[i : i + 2] for i in range(0, len(tiles.state), 2)):
+        kinds.append(methods.kind_of(stored))
+        tensors += [stored, scales]
+    while len(kinds) < 2:
+        kinds.append(methods.NONE)
+        tensors += [values, values]
+    updates.update[(tiles.num_tiles,)](
+        tiles.base,
+        *tensors,
+        tiles.rows,
+        tiles.owners,
+        control,
+        values,
+        hypers,
+        NUM_FIELDS,
+        methods.NUM_HYPERS,
+        method,
+        *kinds,
+        stochastic and tiles.base.dtype != torch.float32,
+        tiles.aligned,
+        tiles.quads,
+        TILE,
+        rounds,
+        fast,
+        noise.ROUNDING_DRAW,
+        noise.STATE_DRAW,
+        num_warps=num_warps,
+        enable_fp_fusion=False,
+    )

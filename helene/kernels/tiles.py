@@ -1,0 +1,114 @@
+"""Many parameters as one launch: a table that tells each program of a kernel which piece of which parameter is its."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+TILE = 2048  # elements a program; a multiple of `helene.precision.BLOCK`
+MASK = 0xFFFFFFFF
+NUM_FIELDS = 12  # columns of a row: theta, out, first tile, numel, id low, id high, group, and five of state
+
+
+class Piece(NamedTuple):
+    """One parameter in a launch.
+
+    Attributes:
+        theta: Its tensor, contiguous.
+        id: Its id in `helene.noise`.
+        out: Where its copy starts in the scratch buffer, in elements.
+        group: Row of its hyper-parameters.
+        state: Its state tensors, flat.
+    """
+
+    theta: Tensor
+    id: int
+    out: int = 0
+    group: int = 0
+    state: tuple[Tensor, ...] = ()
+
+
+class Tiles:
+    """The table of a launch over parameters of one dtype, on their device.
+
+    Parameters and state stay where they are: a row holds their distance, in elements, from a base tensor that is the
+    kernel's pointer. A table is therefore good only as long as no tensor in it moves; `is_current` tells.
+
+    Args:
+        pieces: The parameters, all of one dtype and device, contiguous.
+
+    Raises:
+        ValueError: If there is none, dtypes or devices differ, or one is not contiguous.
+    """
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        if not pieces:
+            raise ValueError("a launch needs at least one parameter, got none")
+        kinds = {(piece.theta.dtype, piece.theta.device) for piece in pieces}
+        if len(kinds) > 1:
+            raise ValueError(f"a launch takes one dtype and device, got {sorted(map(str, kinds))}; split them")
+        if not all(piece.theta.is_contiguous() for piece in pieces):
+            raise ValueError("parameters in a launch must be contiguous; use the path without kernels for the others")
+        self.pieces = [piece for piece in pieces if piece.theta.numel()]
+        device = pieces[0].theta.device
+        self.base = _lowest([piece.theta for piece in self.pieces] or [pieces[0].theta])
+        self.state = [_lowest(list(column)) for column in zip(*(p.state for p in self.pieces), strict=True)]
+        rows, owners, first = [], [], 0
+        for index, piece in enumerate(self.pieces):
+            count = -(-piece.theta.numel() // TILE)
+            state = [_distance(tensor, base) for tensor, base in zip(piece.state, self.state, strict=True)]
+            rows.append(
+                [
+                    _distance(piece.theta, self.base),
+                    piece.out,
+                    first,
+                    piece.theta.numel(),
+                    piece.id & MASK,
+                    piece.id >> 32,
+                    piece.group,
+                    *state,
+                ]
+            )
+            rows[-1] += [0] * (NUM_FIELDS - len(rows[-1]))
+            owners.append(torch.full((count,), index, dtype=torch.int32))
+            first += count
+        self.num_tiles = first
+        self.rows = torch.tensor(rows or [[0] * NUM_FIELDS], dtype=torch.int64).to(device)
+        self.owners = torch.cat(owners or [torch.zeros(1, dtype=torch.int32)]).to(device)
+        self._addresses = self._now()
+
+    @property
+    def aligned(self) -> bool:
+        """Whether every tensor starts at a multiple of 16 bytes, so that accesses can be wide."""
+        return all(address % 16 == 0 for address in self._addresses) and all(p.out % 8 == 0 for p in self.pieces)
+
+    @property
+    def quads(self) -> bool:
+        """Whether every parameter is a whole number of four elements."""
+        return all(piece.theta.numel() % 4 == 0 for piece in self.pieces)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the table."""
+        return self.rows.nbytes + self.owners.nbytes
+
+    def is_current(self) -> bool:
+        """Whether all tensors are still where they were."""
+        return self._now() == self._addresses
+
+    def _now(self) -> list[int]:
+        return [t.data_ptr() for piece in self.pieces for t in (piece.theta, *piece.state)]
+
+
+def _lowest(tensors: list[Tensor]) -> Tensor:
+    return min(tensors, key=lambda tensor: tensor.data_ptr()).detach()
+
+
+def _distance(tensor: Tensor, base: Tensor) -> int:
+    gap, rest = divmod(tensor.data_ptr() - base.data_ptr(), base.element_size())
+    if rest:
+        raise ValueError("tensors of a launch must lie a whole number of elements apart")
+    return gap

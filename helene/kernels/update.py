@@ -1,0 +1,236 @@
+r"""The fused update in Triton: z regenerated, theta and state read and written once.
+
+The methods mirror the pure functions of `helene.functional` operation by operation; the launch turns contraction into
+fused multiply-adds off, so that equal g give equal bits but for the GPU's division and root, which are good to two
+units in the last place (their exact forms take half of the registers). State is stored as `helene.optimizers.state`
+does: float32, bfloat16 or 8 bits with a scale for each `helene.precision.BLOCK` elements, the narrow ones rounded
+stochastically with words from the same generator.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from helene.kernels.perturb import inside_of, key_of
+from helene.kernels.philox import normals, words
+
+NUM_WARPS = 8
+NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)  # how a state is stored
+SGD, HELENE, MOMENTUM, SIGN, ADAM, LION = range(6)
+_FLOAT32, _BFLOAT16, _SIGNED, _UNSIGNED = map(tl.constexpr, (FLOAT32, BFLOAT16, SIGNED, UNSIGNED))
+_SGD, _HELENE, _MOMENTUM, _SIGN, _ADAM, _LION = map(tl.constexpr, (SGD, HELENE, MOMENTUM, SIGN, ADAM, LION))
+_ROWS = tl.constexpr(64)  # rows of four that share a scale: helene.precision.BLOCK / 4
+
+
+@triton.jit
+def _four_words(block, c1, c3, step, k0, k1, ROUNDS: tl.constexpr):
+    x0, x1, x2, x3 = words(block, c1, step, c3, k0, k1, ROUNDS)
+    return tl.reshape(tl.join(tl.join(x0, x2), tl.join(x1, x3)), [block.shape[0], 4])
+
+
+@triton.jit
+def _round_bfloat16(x, random):
+    """`helene.precision.round_stochastically`; the result is exact in bfloat16."""
+    bits = x.to(tl.int32, bitcast=True) + (random >> 16).to(tl.int32)
+    return (bits & -65536).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _round_float16(x, random):
+    bits = x.to(tl.int32, bitcast=True) + (random >> 19).to(tl.int32)
+    normal = (bits & -8192).to(tl.float32, bitcast=True)
+    grid = tl.abs(x) * 16777216.0
+    low = tl.floor(grid)
+    uniform = (random >> 8).to(tl.float32) * 5.960464477539063e-08
+    small = (low + tl.where(uniform < grid - low, 1.0, 0.0)) * 5.960464477539063e-08
+    small = tl.where(x.to(tl.int32, bitcast=True) < 0, -small, small)
+    return tl.where(tl.abs(x) < 6.103515625e-05, small, normal)
+
+
+@triton.jit
+def _divide(x, by, inverse):
+    """x / by, rounded correctly, from the correctly rounded inverse (Markstein's refinement)."""
+    quotient = x * inverse
+    return tl.fma(tl.fma(-quotient, by, x), inverse, quotient)
+
+
+@triton.jit
+def _level(code, UNSIGNED_CODE: tl.constexpr):
+    """(code / 255)⁴, or (code / 127)² without a sign."""
+    if UNSIGNED_CODE:
+        share = _divide(code, 255.0, 0.003921568859368563)
+        return (share * share) * (share * share)
+    else:
+        share = _divide(code, 127.0, 0.007874015718698502)
+        return share * share
+
+
+@triton.jit
+def _encode(x, random, inside, KIND: tl.constexpr):
+    """`helene.precision.encode`: codes as float32, and each row's scale, shape (rows, 1)."""
+    size: tl.constexpr = x.shape[0]
+    magnitude = tl.where(inside, tl.abs(x), 0.0)
+    blocks = tl.reshape(tl.max(magnitude, axis=1), [size // _ROWS, _ROWS])
+    scales = tl.max(blocks, axis=1)[:, None]
+    scale = tl.reshape(tl.broadcast_to(scales, [size // _ROWS, _ROWS]), [size])[:, None]
+    by = tl.maximum(scale, 1.1754943508222875e-38)
+    share = _divide(magnitude, by, tl.div_rn(tl.full(by.shape, 1.0, tl.float32), by))
+    root = tl.sqrt(share)  # which neighbours x lies between: an error of a few ulp moves no mean
+    if KIND == _UNSIGNED:
+        low = tl.floor(tl.sqrt(root) * 255.0)
+    else:
+        low = tl.floor(root * 127.0)
+    here, above = _level(low, KIND == _UNSIGNED), _level(low + 1.0, KIND == _UNSIGNED)
+    uniform = (random >> 8).to(tl.float32) * 5.960464477539063e-08
+    code = low + tl.where(uniform < (share - here) / (above - here), 1.0, 0.0)
+    if KIND == _UNSIGNED:
+        code = tl.where((x > 0) & (code < 1.0), 1.0, code)
+    else:
+        code = tl.where(x.to(tl.int32, bitcast=True) < 0, -code, code)
+    return code, scale
+
+
+@triton.jit
+def _load_state(base, scales, row, column, start, offsets, local, inside, valid, KIND: tl.constexpr,
+                ALIGNED: tl.constexpr):  # fmt: skip
+    at = tl.load(row + column)
+    if ALIGNED:
+        at = tl.multiple_of(at, 16)
+    stored = tl.load(base + at + start + offsets, mask=inside, other=0)
+    if KIND == _SIGNED or KIND == _UNSIGNED:
+        where = tl.load(row + column + 1) + start // (_ROWS * 4) + local // _ROWS
+        scale = tl.load(scales + where, mask=local * 4 < valid, other=0.0)[:, None]
+        code = stored.to(tl.float32)
+        value = _level(code, KIND == _UNSIGNED) * scale
+        return value if KIND == _UNSIGNED else tl.where(code < 0, -value, value)
+    else:
+        return stored.to(tl.float32)
+
+
+@triton.jit
+def _store_state(base, scales, row, column, start, offsets, local, inside, valid, x, random, KIND: tl.constexpr,
+                 ALIGNED: tl.constexpr):  # fmt: skip
+    at = tl.load(row + column)
+    if ALIGNED:
+        at = tl.multiple_of(at, 16)
+    pointers = base + at + start + offsets
+    if KIND == _FLOAT32:
+        tl.store(pointers, x, mask=inside)
+    elif KIND == _BFLOAT16:
+        tl.store(pointers, _round_bfloat16(x, random).to(tl.bfloat16), mask=inside)
+    else:
+        code, scale = _encode(x, random, inside, KIND)
+        tl.store(pointers, code.to(base.dtype.element_ty), mask=inside)
+        where = tl.load(row + column + 1) + start // (_ROWS * 4) + local // _ROWS
+        tl.store(scales + where[:, None], scale, mask=((local % _ROWS == 0) & (local * 4 < valid))[:, None])
+
+
+@triton.jit
+def _store_second(base, scales, row, start, offsets, local, inside, valid, x, block, c1, c3, step, k0, k1,
+                  KIND: tl.constexpr, ALIGNED: tl.constexpr, ROUNDS: tl.constexpr,
+                  STATE_DRAW: tl.constexpr):  # fmt: skip
+    if KIND == _FLOAT32:
+        random = block
+    else:
+        random = _four_words(block, c1, c3 | ((STATE_DRAW + 1) << 16), step, k0, k1, ROUNDS)
+    _store_state(base, scales, row, 9, start, offsets, local, inside, valid, x, random, KIND, ALIGNED)
+
+
+@triton.jit
+def _sign(x):
+    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))
+
+
+@triton.jit
+def _move(theta, g, m, h, hyper, METHOD: tl.constexpr):
+    """New theta, m and h, as `helene.functional` has them. The order of hyper-parameters is `methods.hyper`'s."""
+    lr, decay = tl.load(hyper), tl.load(hyper + 1)
+    if METHOD == _SGD:
+        theta = theta - lr * (g + decay * theta)
+    elif METHOD == _HELENE:
+        beta1, alpha, gamma = tl.load(hyper + 2), tl.load(hyper + 3), tl.load(hyper + 4)
+        floor, denominator_eps, correction = tl.load(hyper + 5), tl.load(hyper + 6), tl.load(hyper + 7)
+        m = beta1 * m + alpha * g
+        theta = theta - decay * theta
+        bottom = gamma * tl.maximum(h * correction, floor) + denominator_eps
+        theta = theta - lr * (m / bottom)
+    elif METHOD == _MOMENTUM:
+        beta1, coupled = tl.load(hyper + 2), tl.load(hyper + 3)
+        m = beta1 * m + (g + coupled * theta)
+        theta = (theta - decay * theta) - lr * m
+    elif METHOD == _SIGN:
+        theta = (theta - decay * theta) - lr * _sign(g)
+    elif METHOD == _ADAM:
+        beta1, rest1, beta2, rest2 = tl.load(hyper + 2), tl.load(hyper + 3), tl.load(hyper + 4), tl.load(hyper + 5)
+        correction, denominator_eps, coupled = tl.load(hyper + 6), tl.load(hyper + 7), tl.load(hyper + 8)
+        g = g + coupled * theta
+        theta = theta - decay * theta
+        m = beta1 * m + rest1 * g
+        h = beta2 * h + rest2 * (g * g)
+        theta = theta - lr * (m / (tl.sqrt(h) * correction + denominator_eps))
+    elif METHOD == _LION:
+        beta1, rest1, beta2, rest2 = tl.load(hyper + 2), tl.load(hyper + 3), tl.load(hyper + 4), tl.load(hyper + 5)
+        direction = _sign(beta1 * m + rest1 * g)
+        theta = (theta - decay * theta) - lr * direction
+        m = beta2 * m + rest2 * g
+    return theta, m, h
+
+
+@triton.jit
+def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, hypers, WIDTH: tl.constexpr,
+           HYPERS: tl.constexpr, METHOD: tl.constexpr, KIND0: tl.constexpr, KIND1: tl.constexpr,
+           STOCHASTIC: tl.constexpr, ALIGNED: tl.constexpr, QUADS: tl.constexpr, TILE: tl.constexpr,
+           ROUNDS: tl.constexpr, FAST: tl.constexpr, ROUNDING_DRAW: tl.constexpr,
+           STATE_DRAW: tl.constexpr):  # fmt: skip
+    """Move every parameter of a table along g = c z, c in ``values[1]``; nothing moves where ``values[2]`` is 0."""
+    tile = tl.program_id(0)
+    row = rows + tl.load(owners + tile).to(tl.int64) * WIDTH
+    source = tl.load(row)
+    if ALIGNED:
+        source = tl.multiple_of(source, 8)
+    index = tile - tl.load(row + 2)
+    start = index * TILE
+    valid = tl.where(tl.load(values + 2) != 0.0, tl.load(row + 3) - start, 0)
+    local = tl.arange(0, TILE // 4)
+    inside = inside_of(local, valid, QUADS)
+    offsets = local[:, None] * 4 + tl.arange(0, 4)[None, :]
+    theta += source + start
+    old = tl.load(theta + offsets, mask=inside, other=0.0).to(tl.float32)  # loads first, to be in flight meanwhile
+    m, h = 0.0, 0.0
+    if KIND0:
+        m = _load_state(s0, s0_scales, row, 7, start, offsets, local, inside, valid, KIND0, ALIGNED)
+    if KIND1:
+        h = _load_state(s1, s1_scales, row, 9, start, offsets, local, inside, valid, KIND1, ALIGNED)
+
+    k0, k1, step, draw = key_of(control)
+    block = (index * (TILE // 4)).to(tl.uint32) + local.to(tl.uint32)
+    c1, c3 = tl.load(row + 4).to(tl.uint32), tl.load(row + 5).to(tl.uint32)
+    g = normals(block, c1, step, draw | c3, k0, k1, ROUNDS, FAST) * tl.load(values + 1)
+    hyper = hypers + tl.load(row + 6) * HYPERS
+    if METHOD == _HELENE and KIND1:
+        if tl.load(hyper + 8) != 0.0:
+            h = tl.load(hyper + 9) * h + tl.load(hyper + 10) * (tl.load(hyper + 11) * g * g)
+    new, m, h = _move(old, g, m, h, hyper, METHOD)
+
+    if STOCHASTIC:
+        random = _four_words(block, c1, c3 | (ROUNDING_DRAW << 16), step, k0, k1, ROUNDS)
+        if theta.dtype.element_ty == tl.float16:
+            new = _round_float16(new, random)
+        else:
+            new = _round_bfloat16(new, random)
+    tl.store(theta + offsets, new.to(theta.dtype.element_ty), mask=inside)
+    if KIND0:
+        if KIND0 == _FLOAT32:
+            random = block
+        else:
+            random = _four_words(block, c1, c3 | (STATE_DRAW << 16), step, k0, k1, ROUNDS)
+        _store_state(s0, s0_scales, row, 7, start, offsets, local, inside, valid, m, random, KIND0, ALIGNED)
+    if KIND1:
+        if METHOD == _HELENE:
+            if tl.load(hyper + 8) != 0.0:  # h changed
+                _store_second(s1, s1_scales, row, start, offsets, local, inside, valid, h, block, c1, c3, step, k0, k1,
+                              KIND1, ALIGNED, ROUNDS, STATE_DRAW)  # fmt: skip
+        else:
+            _store_second(s1, s1_scales, row, start, offsets, local, inside, valid, h, block, c1, c3, step, k0, k1,
+                          KIND1, ALIGNED, ROUNDS, STATE_DRAW)  # fmt: skip
