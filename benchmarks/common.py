@@ -5,13 +5,19 @@ Nothing here imports torch when it is imported: a process that only looks up a c
 
 from __future__ import annotations
 
-REQUIRED = {"Helene": {"anneal_horizon": 1000, "batch_size": 16}}
+REQUIRED = {
+    "Helene": {"anneal_horizon": 1000, "batch_size": 16},
+    "ZOSophia": {"batch_size": 16},
+    "ZONewton": {"batch_size": 16},
+    "SophiaG": {"curvature": "backprop", "batch_size": 16},
+}
 METHODS = [
     "MeZO",
     "Helene",
     "ZOMomentum",
     "ZOConservative",
     "ZOSign",
+    "ZOScalarSign",
     "ZOAdam",
     "ZOAdamW",
     "ZOLion",
@@ -19,6 +25,12 @@ METHODS = [
     "ZONewton",
     "HiZOO",
     "FZOO",
+    "ForwardGrad",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Lion",
+    "SophiaG",
 ]
 
 
@@ -54,7 +66,7 @@ class CountedLoss:
 
     def __call__(self):
         self.calls += 1
-        return self.p.detach()[:1024].float().square().mean()
+        return self.p[:1024].float().square().mean()
 
 
 class Lookup:

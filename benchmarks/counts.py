@@ -17,19 +17,20 @@ class OptimizerStep(Lookup):
     def setup_cache(self) -> dict:
         return {(method,): count(method) for method in present()}
 
-    def track_forwards_of_20_steps(self, cache: dict, method: str) -> int:
-        return cache[(method,)]["forwards"]
+    def track_losses_of_20_steps(self, cache: dict, method: str) -> int:
+        """How often the closure was asked; a backward is not counted."""
+        return cache[(method,)]["losses"]
 
-    def track_normals_of_20_steps(self, cache: dict, method: str) -> int:
+    def track_random_numbers_of_20_steps(self, cache: dict, method: str) -> int:
         """In units of the parameters."""
-        return cache[(method,)]["normals"]
+        return cache[(method,)]["random"]
 
     def track_parameter_passes_of_20_steps(self, cache: dict, method: str) -> int:
         """How often an operator reads or writes parameter memory, in units of the parameters."""
         return cache[(method,)]["passes"]
 
-    track_forwards_of_20_steps.unit = "forwards"
-    track_normals_of_20_steps.unit = "normals"
+    track_losses_of_20_steps.unit = "losses"
+    track_random_numbers_of_20_steps.unit = "numbers"
     track_parameter_passes_of_20_steps.unit = "passes"
 
 
@@ -48,28 +49,34 @@ class State(Lookup):
 
 
 def count(method: str) -> dict[str, int]:
-    """Forwards, normals and parameter passes of 20 steps of a method."""
+    """Losses, random numbers and parameter passes of 20 steps of a method."""
     from helene import noise
 
     p = parameter(SIZE)
     loss, optimizer = CountedLoss(p), make(method, [p])
     optimizer.step(loss)  # the first step checks what the loss reads
     loss.calls = 0
-    drawn, normal = [], noise.normal
+    drawn: list[int] = []
+    sources = {name: getattr(noise, name) for name in ("normal", "signs", "words") if hasattr(noise, name)}
 
-    def counted(*args, **kwargs):
-        z = normal(*args, **kwargs)
-        drawn.append(z.numel())
-        return z
+    def counted(source):
+        def draw(*args, **kwargs):
+            numbers = source(*args, **kwargs)
+            drawn.append(numbers.numel())
+            return numbers
 
-    noise.normal = counted
+        return draw
+
+    for name, source in sources.items():
+        setattr(noise, name, counted(source))
     try:
         with touches(p) as touched:
             for _ in range(STEPS):
                 optimizer.step(loss)
     finally:
-        noise.normal = normal
-    return {"forwards": loss.calls, "normals": round(sum(drawn) / SIZE), "passes": round(touched.elements / SIZE)}
+        for name, source in sources.items():
+            setattr(noise, name, source)
+    return {"losses": loss.calls, "random": round(sum(drawn) / SIZE), "passes": round(touched.elements / SIZE)}
 
 
 def state_bytes(method: str, dtype: str) -> int:
@@ -78,7 +85,7 @@ def state_bytes(method: str, dtype: str) -> int:
     from torch.utils._pytree import tree_leaves
 
     p = parameter(SIZE, dtype)
-    loss, optimizer = CountedLoss(p), make(method, [p])
+    loss, optimizer = CountedLoss(p), make(method, [p], rounding="stochastic")
     for _ in range(3):
         optimizer.step(loss)
     leaves = tree_leaves(dict(optimizer.state[p]))

@@ -1,0 +1,109 @@
+"""The benchmarks without asv: deterministic counts against the committed baseline, and records on a bare machine.
+
+python -m benchmarks.run --check        compare the deterministic counts with benchmarks/baseline.json
+python -m benchmarks.run --accept       write that file anew, when a change of counts is meant
+python -m benchmarks.run --jsonl FILE   run everything once, GPU benchmarks included, into records
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import json
+import pkgutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from .common import Lookup
+
+BASELINE = Path(__file__).with_name("baseline.json")
+
+
+def suites() -> Iterator[type]:
+    """All benchmark classes of this folder."""
+    for module in sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])):
+        if module not in ("run", "common"):
+            found = importlib.import_module(f"{__package__}.{module}")
+            yield from (v for v in vars(found).values() if isinstance(v, type) and v.__module__ == found.__name__)
+
+
+def measurements(suite: type) -> Iterator[tuple[str, object]]:
+    """(name, value) of each benchmark and parameter combination that this commit and machine have."""
+    bench = suite()
+    arguments = (bench.setup_cache(),) if hasattr(bench, "setup_cache") else ()
+    methods = [name for name in dir(bench) if name.startswith(("track_", "time_"))]
+    for name, key in itertools.product(methods, itertools.product(*getattr(bench, "params", ()))):
+        label = f"{suite.__module__.split('.')[-1]}.{suite.__name__}.{name}" + (f"{list(key)}" if key else "")
+        try:
+            if hasattr(bench, "setup"):
+                bench.setup(*arguments, *key)
+            start = time.perf_counter()
+            value = getattr(bench, name)(*arguments, *key)
+            yield label, time.perf_counter() - start if name.startswith("time_") else value
+        except NotImplementedError as reason:
+            yield label, f"skipped: {reason}"
+        finally:
+            if hasattr(bench, "teardown"):
+                bench.teardown()
+
+
+def deterministic() -> dict[str, object]:
+    """Every count that is equal on each machine."""
+    rows = (row for suite in suites() if issubclass(suite, Lookup) for row in measurements(suite))
+    return {label: value for label, value in rows if not str(value).startswith("skipped")}
+
+
+def differences(found: dict[str, object], baseline: dict[str, object]) -> list[str]:
+    """What moved. Integers of 1,000 or more may differ by 1 (a step count near its target on another CPU kind)."""
+    lines = []
+    for label in sorted({*found, *baseline}):
+        old, new = baseline.get(label), found.get(label)
+        if old == new:
+            continue
+        if isinstance(old, int | float) and isinstance(new, int | float):
+            slack = 1 if isinstance(old, int) else 1e-3 * abs(old)
+            if label.startswith("scaling.") and abs(old - new) <= slack:
+                continue
+        lines.append(f"{label}: {old} -> {new}")
+    return lines
+
+
+def main() -> int:
+    """Run the command line; exit code 1 if a count moved."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.splitlines()[0])
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--check", action="store_true", help="compare the deterministic counts with the baseline")
+    action.add_argument("--accept", action="store_true", help="make what is counted now the baseline")
+    action.add_argument("--jsonl", type=Path, metavar="FILE", help="run everything once and write a line a benchmark")
+    options = parser.parse_args()
+    if options.jsonl:
+        from helene.lab.provenance import provenance
+
+        facts = provenance("python -m benchmarks.run --jsonl")
+        rows = ({"benchmark": n, "value": v, "provenance": facts} for s in suites() for n, v in measurements(s))
+        options.jsonl.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return 0
+    found = deterministic()
+    if options.accept:
+        BASELINE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        print(f"{len(found)} counts written to {BASELINE.name}")
+        return 0
+    moved = differences(found, json.loads(BASELINE.read_text()))
+    for line in moved:
+        print(line, file=sys.stderr)
+    if moved:
+        print(
+            f"{len(moved)} deterministic counts moved. If that is meant, run `python -m benchmarks.run --accept` and "
+            "commit benchmarks/baseline.json with the change that moved them.",
+            file=sys.stderr,
+        )
+        return 1
+    print(f"{len(found)} deterministic counts are as committed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
