@@ -87,7 +87,7 @@ def curvature(problem: Problem, labels: Tensor | None = None) -> Curvature:
     return Curvature(
         gradients=(model_mean[:, None, :] - jacobian).numpy(),
         weights=(law / len(law)).numpy(),
-        hessian=torch.func.hessian(loss)(theta).diagonal().numpy(),
+        hessian=torch.func.jacrev(torch.func.grad(loss))(theta).diagonal().numpy(),
         gauss_newton=gauss_newton.mean(0).numpy(),
     )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from fractions import Fraction
-
-from hypothesis import strategies as st
 
 from theory import paper_numbers as paper
 from theory.claim import Claim, Instance, Proof, Search, Sides, Step, Target, Twin, Verdict, Witness
+from theory.draws import rational, seeded
 from theory.measured import measured
 
 HALF = Fraction(1, 2)  # whole gigabytes are printed
@@ -17,8 +17,10 @@ def _factor(at: Instance) -> Sides:
     return Fraction(at["gigabytes"], at["mezo_gigabytes"]), at["factor"]
 
 
-def _within_rounding(gigabytes: int) -> st.SearchStrategy[Fraction]:
-    return st.fractions(gigabytes - HALF, gigabytes + HALF, max_denominator=1000)
+def _unrounded(rng: random.Random) -> tuple[Fraction, Fraction]:
+    """HELENE's and MeZO's memory, each within the rounding of the printed number."""
+    helene, mezo = (rational(rng, gb - HALF, gb + HALF, 100) for gb in (HELENE_GB, MEZO_GB))
+    return helene, mezo
 
 
 HELENE_GB, FT_GB, MEZO_GB = (Fraction(paper.MEMORY_GB[name]) for name in ("HELENE", "FT", "MeZO"))
@@ -59,7 +61,7 @@ THREE = Claim(
         Search(
             text=r"Memories within the rounding intervals $[13.5, 14.5] \times [3.5, 4.5]$.",
             target=Target.REPAIRED,
-            strategy=st.tuples(_within_rounding(paper.MEMORY_GB["HELENE"]), _within_rounding(paper.MEMORY_GB["MeZO"])),
+            strategy=seeded(_unrounded),
             sides=lambda gb: (gb[0] / gb[1], 3),
             relation=">=",
             twin=Twin("at least 3.5 times", sides=lambda gb: (gb[0] / gb[1], Fraction(7, 2))),
