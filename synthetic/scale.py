@@ -23,14 +23,15 @@ def scale_of(problem: Problem, x0: Tensor, target: float, batch_size: int = 1) -
     constants = problem.constants
     gradient = problem.pullback(problem.slope(problem.features(x0)))
     layer_trace = max(t + 2.0 * top for t, top in zip(constants.layer_trace, constants.layer_top, strict=True))
-    smoothness = constants.smoothness
-    if math.isinf(smoothness):  # steeper further out: what lies between start and minimizer counts
-        smoothness = torch.linalg.eigvalsh(problem.hessian(x0))[-1].item()
+    if problem.separable:
+        at_start = problem.curvature(problem.features(x0)).max().item()
+    else:
+        at_start = torch.linalg.eigvalsh(problem.hessian(x0))[-1].item()
     trace = constants.trace + 2.0 * constants.largest
     return Scale(
         trace=trace,
         layer_trace=layer_trace,
-        smoothness=smoothness,
+        smoothness=max(at_start, constants.largest),
         curvature=batch_size * gradient.square().sum().item(),
         horizon=trace * _rate(problem, x0) * math.log(1.0 / target),
     )

@@ -194,10 +194,8 @@ class _Batch:
 
     def _judge(self, t: int, p: Tensor, slope: Tensor) -> None:
         """Note which runs have just reached the target or left for good."""
-        factor = self.problem.gap_factor
-        exact = factor is None or self.traced is not None
-        low = self.problem.gap(p) if factor is None or exact else factor * torch.linalg.vecdot(p, slope)
-        self.low = low
+        exact = self.traced is not None
+        low = self.low = self.problem.gap(p) if exact else self.problem.gap_below(p, slope)
         if self.traced is not None:
             self.traced.append(low.double().numpy().copy())
         near, lost = (low <= self.target) & self.open, ~(low <= self.limit) & self.open

@@ -43,7 +43,7 @@ class Scale:
     Attributes:
         trace: tr H + 2 λ_max at the minimizer: the best SPSA step of an isotropic quadratic is 1 / this.
         layer_trace: The same of each layer's block, the largest: with one direction per layer.
-        smoothness: Largest curvature between start and minimizer, for gradient descent.
+        smoothness: Largest curvature at the start or the minimizer, whichever is larger, for gradient descent.
         curvature: h_0 = B ‖g_0‖², the size of A-GNB's first estimate from an SPSA gradient.
         horizon: Steps expected of plain SPSA; HELENE's anneal horizon.
     """

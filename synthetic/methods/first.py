@@ -88,11 +88,13 @@ class TheoremUpdate:
             newton = signal.slope / problem.curvature(signal.p)
             return functional.descend(x, torch.clamp(newton, -rho, rho), given["lr"])
         gradient, moved = problem.pullback(signal.slope), []
-        for layer, part in enumerate(problem.layers.slices()):
-            sigma, basis = torch.linalg.eigh(problem.block(x, layer))
-            u = (basis.mT @ gradient[..., part, None])[..., 0]
-            clipped = torch.clamp(u / sigma, -rho[..., part], rho[..., part])
-            moved.append((basis @ clipped[..., None])[..., 0])
+        for run, block in zip(problem.layers.runs, problem.blocks(x), strict=True):
+            shape = (run.count, run.width)
+            sigma, basis = torch.linalg.eigh(block)
+            u = (basis.mT @ gradient[..., run.span].unflatten(-1, shape)[..., None])[..., 0]
+            limit = rho[..., run.span].unflatten(-1, shape)
+            clipped = torch.clamp(u / sigma, -limit, limit)
+            moved.append((basis @ clipped[..., None])[..., 0].flatten(-2))
         return functional.descend(x, torch.cat(moved, -1), given["lr"])
 
 

@@ -97,6 +97,12 @@ class Problem(ABC):
         """Loss above its minimum, from features."""
         return self.gap_terms(p).sum(-1)
 
+    def gap_below(self, p: Float[Tensor, "*batch p"], s: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch"]:
+        """A lower bound of the gap, cheaper than the gap where there is one; ``s`` is the slope at p."""
+        if self.gap_factor is None:
+            return self.gap(p)
+        return self.gap_factor * torch.linalg.vecdot(p, s)
+
     def in_eigenbasis(self) -> Self:
         """The loss as a function of its features, where the problem is separable."""
         raise NotImplementedError(f"{self.name} is not separable")
@@ -105,10 +111,14 @@ class Problem(ABC):
         """Second derivatives by the features, where the problem is separable."""
         raise NotImplementedError(f"{self.name} is not separable")
 
-    def block(self, x: Float[Tensor, "*batch d"], layer: int) -> Float[Tensor, "*batch w w"]:
-        """The Hessian's diagonal block of one layer."""
-        part = self.layers.slices()[layer]
-        return self.hessian(x)[..., part, part]
+    def blocks(self, x: Float[Tensor, "*batch d"]) -> list[Float[Tensor, "*batch count w w"]]:
+        """The Hessian's diagonal blocks, those of a run of equal layers together."""
+        whole, found = self.hessian(x), []
+        for run in self.layers.runs:
+            rows = whole[..., run.span, run.span].unflatten(-1, (run.count, run.width))
+            rows = rows.unflatten(-3, (run.count, run.width))
+            found.append(torch.diagonal(rows, dim1=-4, dim2=-2).movedim(-1, -3))
+        return found
 
     def loss(self, theta: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
         """L(theta)."""

@@ -31,9 +31,9 @@ _LINEAR = 40.0  # log(1 + e^x) = x in float64 from here on; torch's own limit of
 def load_data(name: str) -> tuple[Tensor, Tensor]:
     r"""Centred and scaled inputs (N, D) float64 and labels (N,) int64 of a bundled data set.
 
-    ``breast_cancer`` (569, 30); ``digits`` (1797, 64), ``digits_16`` its 4 x 4 averages, labels the ten digits, with
-    ``_parity`` behind either name odd against even; ``wine`` (178, 13) and ``iris`` (150, 4), three classes. Each
-    column has unit variance; the pixels of the digits share one scale, since some are almost always blank.
+    ``breast_cancer`` (569, 30); ``digits`` (every fifth image: 360, 64), ``digits_16`` its 4 x 4 averages, labels the
+    ten digits, with ``_parity`` behind either name odd against even; ``wine`` (178, 13) and ``iris`` (150, 4), three
+    classes. Columns have unit variance; the pixels of the digits share one scale, for some are nearly always blank.
 
     Raises:
         ValueError: If the name is none of these.
@@ -53,6 +53,8 @@ def load_data(name: str) -> tuple[Tensor, Tensor]:
             f"data must be breast_cancer, digits, digits_16, wine or iris (or digits*_parity), got {name!r}"
         )
     inputs, labels = load(return_X_y=True)
+    if base.startswith("digits"):
+        inputs, labels = inputs[::5], labels[::5]
     if base == "digits_16":
         inputs = inputs.reshape(-1, 4, 2, 4, 2).mean((2, 4)).reshape(-1, 16)
     if name.endswith("_parity"):
@@ -116,12 +118,18 @@ class Regression(Problem):
 
     def features(self, x: Tensor) -> Tensor:
         """See `Problem`: changes of the outputs, then x."""
-        coefficients = x.unflatten(-1, (-1, self.columns))
-        return torch.cat([(self.inputs @ coefficients).flatten(-2), x], -1)
+        return torch.cat([self._outputs(x), x], -1)
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        if self.columns == 1:  # one product of matrices instead of one per row
+            return x @ self.inputs.to(x.dtype).mT
+        return (self.inputs.to(x.dtype) @ x.unflatten(-1, (-1, self.columns))).flatten(-2)
 
     def pullback(self, s: Tensor) -> Tensor:
         """See `Problem`."""
         cut = self.num_samples * self.columns
+        if self.columns == 1:
+            return s[..., :cut] @ self.inputs + s[..., cut:]
         outputs = s[..., :cut].unflatten(-1, (-1, self.columns))
         return (self.inputs.mT @ outputs).flatten(-2) + s[..., cut:]
 
@@ -131,6 +139,21 @@ class Regression(Problem):
         losses = self._outputs_loss(self.base_outputs + p[..., :cut]) / self.num_samples
         ridge = 0.5 * self.l2 * (self.base_theta + p[..., cut:]).square()
         return torch.cat([losses, ridge, torch.full_like(losses[..., :1], -self.minimum)], -1)
+
+    def gap_below(self, p: Tensor, s: Tensor) -> Tensor:
+        r"""See `Problem`, from how little the curvature can change between minimizer and x.
+
+        With psi(t) = L(theta* + t x), the logarithm of psi'' has slope within ±r, r the largest change of an output (or
+        of a difference of two of a sample's outputs); given psi'(1) = xᵀ∇L, psi(1) − psi(0) is least when psi'' grows
+        like e^{rt}: then it is psi'(1) (1/r − 1/(e^r − 1)).
+        """
+        changes = p[..., : self.num_samples * self.columns]
+        r = self._largest_change(changes).clamp_min(1e-2)
+        return torch.linalg.vecdot(p, s) * (1.0 / r - 1.0 / torch.expm1(r)) * 0.999
+
+    def _largest_change(self, changes: Tensor) -> Tensor:
+        """Largest change of an output, or spread of the changes of one sample's outputs."""
+        raise NotImplementedError
 
     def slope(self, p: Tensor) -> Tensor:
         """See `Problem`."""
@@ -185,9 +208,7 @@ class Regression(Problem):
 
     def loss(self, theta: Tensor) -> Tensor:
         """See `Problem`; computed from theta, not from the minimizer."""
-        coefficients = theta.unflatten(-1, (-1, self.columns))
-        outputs = (self.inputs.to(theta.dtype) @ coefficients).flatten(-2)
-        return self._outputs_loss(outputs).mean(-1) + 0.5 * self.l2 * theta.square().sum(-1)
+        return self._outputs_loss(self._outputs(theta)).mean(-1) + 0.5 * self.l2 * theta.square().sum(-1)
 
 
 class Logistic(Regression):
@@ -208,6 +229,9 @@ class Logistic(Regression):
     def _outputs_slope(self, outputs: Tensor) -> Tensor:
         return torch.sigmoid(outputs) - self.targets
 
+    def _largest_change(self, changes: Tensor) -> Tensor:
+        return changes.abs().amax(-1)
+
     def _weights(self, x: Tensor) -> Tensor:
         s = torch.sigmoid(self.base_outputs + x @ self.inputs.mT)
         return s * (1.0 - s) / self.num_samples
@@ -216,12 +240,16 @@ class Logistic(Regression):
         """See `Problem`."""
         return self._gram(self._weights(x), self.inputs)
 
-    def block(self, x: Tensor, layer: int) -> Tensor:
+    def blocks(self, x: Tensor) -> list[Tensor]:
         """See `Problem`."""
-        return self._gram(self._weights(x), self.inputs[:, self.layers.slices()[layer]])
+        weights, found = self._weights(x)[..., None, :], []
+        for run in self.layers.runs:
+            inputs = self.inputs[:, run.span].unflatten(-1, (run.count, run.width)).transpose(0, 1)
+            found.append(self._gram(weights, inputs))
+        return found
 
     def _gram(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        ridge = self.l2 * torch.eye(inputs.shape[1], dtype=inputs.dtype)
+        ridge = self.l2 * torch.eye(inputs.shape[-1], dtype=inputs.dtype)
         return inputs.mT @ (weights[..., :, None] * inputs) + ridge
 
 
@@ -241,9 +269,13 @@ class Softmax(Regression):
     def _outputs_slope(self, outputs: Tensor) -> Tensor:
         return outputs.unflatten(-1, (-1, self.columns)).softmax(-1).flatten(-2) - self.targets
 
+    def _largest_change(self, changes: Tensor) -> Tensor:
+        samples = changes.unflatten(-1, (-1, self.columns))
+        return (samples.amax(-1) - samples.amin(-1)).amax(-1)
+
     def hessian(self, x: Tensor) -> Tensor:
         """See `Problem`."""
-        outputs = self.base_outputs + (self.inputs @ x.unflatten(-1, (-1, self.columns))).flatten(-2)
+        outputs = self.base_outputs + self._outputs(x)
         p = outputs.unflatten(-1, (-1, self.columns)).softmax(-1)
         s = torch.diag_embed(p) - p[..., :, None] * p[..., None, :]
         full = torch.einsum("bi,...bkl,bj->...ikjl", self.inputs, s / self.num_samples, self.inputs)

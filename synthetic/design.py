@@ -1,0 +1,143 @@
+"""Presets: tables of cells, read from data that was committed before the runs. Never imports torch."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+SIMULATOR_VERSION = 1  # raise it when the same config gives another result
+FIRST_TUNING_SEED = 1000
+TARGETS = {"zeroth": 1e-2, "first": 1e-4}
+CAP, RACE = 20.0, 1.5
+FIRST_ORDER = ("gradient_descent", "theorem", "theorem_one_clip")
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a design: a config, and what its result is used for.
+
+    Attributes:
+        config: All that decides the result; see `synthetic.run`.
+        family: Under which results are fitted together.
+        starts: Kinds of start that it speaks for: its own, then those that are the same run.
+        reason: Why they are the same.
+    """
+
+    config: Config
+    family: str
+    starts: tuple[str, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Design:
+    """A preset.
+
+    Attributes:
+        name: Of the preset.
+        title: One line for people.
+        cells: In the order of the file.
+    """
+
+    name: str
+    title: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def configs(self) -> list[Config]:
+        """Of all cells."""
+        return [cell.config for cell in self.cells]
+
+
+def presets() -> list[str]:
+    """Names of the presets."""
+    files = resources.files("synthetic").joinpath("designs").iterdir()
+    names = {f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")} - {"spaces"}
+    return sorted(names, key=lambda name: (["quick", "standard", "full"].index(name) if name in _SIZES else 9, name))
+
+
+_SIZES = ("quick", "standard", "full")
+
+
+def load(preset: str, noise_version: str) -> Design:
+    """The design of a preset.
+
+    Args:
+        preset: Its name.
+        noise_version: `helene.noise.NOISE_VERSION`, part of every config.
+
+    Raises:
+        ValueError: If there is no such preset.
+    """
+    if preset not in presets():
+        raise ValueError(f"preset must be one of {', '.join(presets())}, got {preset!r}")
+    table = _read(preset)
+    cells = [cell for block in table["block"] for cell in _expand(block, noise_version)]
+    return Design(preset, table["title"], tuple(cells))
+
+
+@cache
+def spaces() -> dict[str, dict[str, Any]]:
+    """The search space of each method, its ranges as they stand in the file."""
+    return _read("spaces")
+
+
+def trials(space: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All combinations of a space; ``log2_q`` becomes ``q``, varying fastest last as listed."""
+    axes = {name: _values(name, values) for name, values in space.items()}
+    names = ["q" if name == "log2_q" else name for name in axes]
+    combined = itertools.product(*axes.values())
+    return [dict(zip(names, values, strict=True)) for values in combined]
+
+
+def _values(name: str, values: Any) -> list[Any]:
+    if isinstance(values, Mapping):
+        exponents = [k / values["per_octave"] for k in range(values["from"], values["to"] + 1)]
+        values = exponents
+    return [2.0**v for v in values] if name == "log2_q" else list(values)
+
+
+def seeds(d: int) -> dict[str, list[int]]:
+    """Seeds to tune on and others to judge by: log T scatters like d^-1/2, so small problems get more."""
+    tuning, test = (5, 10) if d >= 64 else (9, 16)
+    return {"tuning": list(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning)), "test": list(range(test))}
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files("synthetic").joinpath("designs", f"{name}.toml").read_text("utf-8"))
+
+
+def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[Cell]:
+    pairs = block.get("cells") or [
+        [n, w] for n in block["n"] for w in block["w"] if n * w <= block.get("max_d", float("inf"))
+    ]
+    layers = [[pair] for pair in pairs] if "layers" not in block else block["layers"]
+    for groups, start, method in itertools.product(layers, block["starts"], block["methods"]):
+        entry = {"name": method} if isinstance(method, str) else dict(method)
+        name, variant = entry.pop("name"), entry.pop("variant", "")
+        if name not in spaces():
+            raise ValueError(f"method must be one of {', '.join(spaces())}, got {name!r}")
+        d = sum(count * width for count, width in groups)
+        first = name in FIRST_ORDER
+        config = {
+            "problem": {"seed": 0, **block["problem"], "layers": groups},
+            "start": dict(start),
+            "method": name,
+            "variant": variant,
+            "space": {**spaces()[name], **{key: [value] for key, value in entry.items()}},
+            "target": TARGETS["first" if first else "zeroth"],
+            "seeds": seeds(d),
+            "cap": CAP,
+            "race": RACE,
+            "dtype": "float64" if first else "float32",
+            "simulator": SIMULATOR_VERSION,
+            "noise": noise_version,
+        }
+        kinds = (start["kind"], *(other["kind"] for other in block.get("stands_for", [])))
+        yield Cell(config, block["family"], kinds, block.get("reason", ""))

@@ -1,0 +1,138 @@
+"""One cell: tune a method on tuning seeds, then judge it on others. The function that a sweep calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from synthetic.design import trials
+from synthetic.methods import METHODS
+from synthetic.methods.base import Trial
+from synthetic.problems import Problem, build
+from synthetic.scale import predicted_steps, scale_of
+from synthetic.simulator import OUT_OF_BUDGET, REACHED, Outcome, simulate
+from synthetic.starts import starts
+
+# One letter per run keeps records small; decoded by `STATUS_OF`.
+STATUS_OF = {"r": "reached", "o": "out_of_budget", "s": "stalled", "d": "diverged", "n": "non_finite"}
+_LETTER = {status: letter for letter, status in STATUS_OF.items()}
+
+
+def run_cell(config: dict[str, Any]) -> dict[str, Any]:
+    """Tune and judge one method on one problem and start.
+
+    Every trial runs on all tuning seeds; the one with the smallest median is run on the test seeds. A cell with one
+    trial is judged without tuning.
+
+    Args:
+        config: ``problem`` (see `synthetic.problems.build`), ``start`` (kind and size), ``method``, ``space`` (see
+            `synthetic.design.trials`), ``target``, ``seeds`` (tuning and test), ``cap`` (most steps, as a multiple of
+            the predicted ones), ``race`` (see `simulate`), ``dtype``.
+
+    Returns:
+        ``status`` of the cell (that of most test seeds), ``problem`` (its constants), ``tuning`` (per trial its steps
+        and one letter per seed), ``best`` (index of the trial), ``edge`` (whether its step size is the first or last
+        of its grid), ``test`` (steps and letters per seed, budget), ``forwards_per_step``. A method that does not
+        support the problem gives ``status`` "unsupported" and ``reason``.
+    """
+    problem, method = build(config["problem"]), METHODS[config["method"]]
+    options = [_resolved(trial, problem, config) for trial in trials(config["space"])]
+    facts = _facts(problem)
+    if reason := method.supports(problem, options[0]):
+        return {"status": "unsupported", "reason": reason, "problem": facts}
+    start, target = config["start"], config["target"]
+    x_ref = starts(problem, start["kind"], start["size"], [0])[0]
+    scale = scale_of(problem, x_ref, target)
+    settings = [method.settings(trial, scale, problem) for trial in options]
+    predicted = predicted_steps(problem, method, options[0], scale, x_ref, target)
+    budget = max(1, round(config["cap"] * predicted))
+
+    def go(which: list[int], chosen: list[int], race: float) -> Outcome:
+        x0 = starts(problem, start["kind"], start["size"], which)
+        return simulate(
+            problem,
+            method,
+            x0,
+            which,
+            [settings[k] for k in chosen],
+            target=target,
+            budget=budget,
+            dtype=getattr(torch, config["dtype"]),
+            race=race,
+        )
+
+    result: dict[str, Any] = {"problem": facts, "predicted_steps": predicted, "forwards_per_step": None}
+    result["forwards_per_step"] = method.forwards(problem.layers.n)
+    best = 0
+    if len(options) > 1:
+        tuning = go(config["seeds"]["tuning"], list(range(len(options))), config["race"])
+        medians = np.median(tuning.steps, axis=0)
+        result["tuning"] = {
+            "steps": [[_count(v) for v in column] for column in tuning.steps.T],
+            "status": [_letters(column) for column in tuning.status.T],
+            "stopped": int(tuning.stopped.max()),
+        }
+        if not np.isfinite(medians).any():
+            seen = Counter(tuning.status.ravel().tolist())
+            misses = len(config["seeds"]["test"])
+            return {
+                **result,
+                "status": seen.most_common(1)[0][0],
+                "best": None,
+                "edge": True,
+                "test": {"steps": [float("inf")] * misses, "status": "", "budget": budget},
+            }
+        best = int(medians.argmin())
+        result["edge"] = _at_edge(options, best)
+    judged = go(config["seeds"]["test"], [best], float("inf"))
+    letters = _letters(judged.status[:, 0])
+    reached = letters.count("r") > len(letters) / 2
+    others = Counter(judged.status[:, 0].tolist())
+    return {
+        **result,
+        "status": REACHED if reached else next((s for s, _ in others.most_common() if s != REACHED), OUT_OF_BUDGET),
+        "best": best,
+        "best_trial": options[best] if isinstance(options[best].get("radius", 0), int | float) else {},
+        "edge": result.get("edge", False),
+        "test": {"steps": [_count(v) for v in judged.steps[:, 0]], "status": letters, "budget": budget},
+    }
+
+
+def _resolved(trial: Trial, problem: Problem, config: dict[str, Any]) -> dict[str, Any]:
+    """The trial with a radius that is named by the start turned into a number."""
+    if trial.get("radius") != "distance":
+        return dict(trial)
+    x0 = starts(problem, config["start"]["kind"], config["start"]["size"], [0])[0]
+    distances = [x0[part].norm().item() for part in problem.layers.slices()]
+    return {**trial, "radius": max(distances)}
+
+
+def _facts(problem: Problem) -> dict[str, Any]:
+    layers, constants = problem.layers, problem.constants
+    return {
+        "n": layers.n,
+        "d": layers.d,
+        "max_d": layers.max_d,
+        "trace_over_mu": constants.trace / constants.smallest,
+        "mu": min(constants.mu),
+        "radius": min(constants.radius),
+        "condition": constants.largest / constants.smallest,
+    }
+
+
+def _at_edge(options: list[dict[str, Any]], best: int) -> bool:
+    if "q" not in options[best]:
+        return False
+    steps = [trial["q"] for trial in options]
+    return options[best]["q"] in (min(steps), max(steps))
+
+
+def _count(value: float) -> float | int:
+    return int(value) if np.isfinite(value) else float("inf")
+
+
+def _letters(statuses: np.ndarray) -> str:
+    return "".join(_LETTER[s] for s in statuses)
