@@ -85,18 +85,15 @@ DESCENT = Claim(
     id="FLOOR-descent",
     place="ours, of Algorithm 1, line 15",
     statement=r"On $L = \frac12\theta^\top H\theta$, $H \succ 0$, the step $\theta - \eta D^{-1}\nabla L$, $D = "
-    r"\gamma\max(h,\lambda)+\epsilon$, "
-    r"lowers $L$ from every $\theta$ with $\nabla L \ne 0$ exactly if $\frac2\eta D - H$ is positive definite; "
-    r"$\eta < 2\min_j D_j/\sum_k |H_{jk}|$ suffices.",
+    r"\gamma\max(h,\lambda)+\epsilon$, lowers $L$ from every $\theta$ with $\nabla L \ne 0$ exactly if $\frac2\eta D - "
+    r"H$ is positive definite; $\eta < 2\min_j D_j/\sum_k |H_{jk}|$ suffices.",
     expected=Verdict.HOLDS,
     answer="Over-estimates of h never break descent, under-estimates do; a floor λ ≥ ησ_max/(2γ) always mends it.",
     evidence=(
         Proof(
             text=r"$L^+ - L = -\frac{\eta^2}{2}\, g^\top D^{-1}\big(\frac2\eta D - H\big) D^{-1} g$. Negative for "
-            r"every $g \ne 0$ if "
-            r"the middle is positive definite; if not, some $v \ne 0$ has $v^\top(\frac2\eta D - H)v \le 0$, and $g = "
-            r"Dv$, that is "
-            r"$\theta = H^{-1}Dv$, does not descend.",
+            r"every $g \ne 0$ if the middle is positive definite; if not, some $v \ne 0$ has $v^\top(\frac2\eta D - "
+            r"H)v \le 0$, and $g = Dv$, that is $\theta = H^{-1}Dv$, does not descend.",
             steps=(
                 Step(
                     "The identity, for a symmetric 2×2 H (the algebra is the same in every dimension).",
@@ -115,8 +112,7 @@ DESCENT = Claim(
         ),
         Search(
             text="Coupled positive definite quadratics of one to three dimensions, any estimates h, floors, γ, ε; η "
-            "below the "
-            "sufficient bound.",
+            "below the sufficient bound.",
             strategy=seeded(make_problem),
             sides=_before_and_after,
             relation="<",
@@ -124,9 +120,8 @@ DESCENT = Claim(
         ),
     ),
     note=r"So the floor guards against curvature that is estimated too small: $\gamma\lambda \ge "
-    r"\eta\,\lambda_{\max}(H)/2$ is "
-    "enough without any h. With h the exact diagonal of a coupled Hessian the bound shrinks to $2γ/ν$, ν the largest "
-    r"eigenvalue of $D_H^{-1/2} H D_H^{-1/2}$, up to $d$.",
+    r"\eta\,\lambda_{\max}(H)/2$ is enough without any h. With h the exact diagonal of a coupled Hessian the bound "
+    r"shrinks to $2γ/ν$, ν the largest eigenvalue of $D_H^{-1/2} H D_H^{-1/2}$, up to $d$.",
 )
 
 
@@ -176,50 +171,59 @@ def _flat_coordinate() -> str:
     return f"curvatures 1 and 1e-6, gradient (1, 0): η up to {bare:.1e} without a floor, {floored:.2f} with 0.1"
 
 
+def _best_preconditioner() -> bool:
+    """(Σ a_j x_j)² ≤ Σ a_j²/σ_j · Σ σ_j x_j² (a = g²): Lagrange's identity for three coordinates, a sum of squares."""
+    a, x, sigma = (sympy.symbols(f"{name}:3", positive=True) for name in ("a", "x", "s"))
+    left = sum(p * q for p, q in zip(a, x, strict=True)) ** 2
+    right = sum(p**2 / q for p, q in zip(a, sigma, strict=True)) * sum(q * r**2 for q, r in zip(sigma, x, strict=True))
+    squares = sum(
+        (a[j] * sigma[k] * x[k] - a[k] * sigma[j] * x[j]) ** 2 / (sigma[j] * sigma[k])
+        for j in range(3)
+        for k in range(j + 1, 3)
+    )
+    return sympy.simplify(right - left - squares) == 0
+
+
 def _figure() -> str:
     import numpy as np
 
     from helene.lab.figures import Line, line_figure
 
     sigma = np.geomspace(1e-4, 1, 1000)
-    g = sigma  # from a start with equal coordinates
     floors = np.geomspace(1e-5, 10, 61)
+    spsa = (sigma.sum() + 2 * sigma) * sigma.mean() / (sigma.sum() + 2 * sigma).mean()
 
-    def best(h: Any) -> list[float]:
-        """Largest expected decrease of one step, η optimal, relative to the loss."""
-        values = []
-        for floor in floors:
-            D = np.maximum(h, floor)
-            noise = (g**2).sum() * (sigma / D**2).sum() + 2 * (g**2 * sigma / D**2).sum()
-            values.append(float((g**2 / D).sum() ** 2 / (2 * noise) / (sigma.sum() / 2)))
-        return values
+    def decrease(g: Any, D: Any) -> float:
+        """Largest expected decrease of one step, η optimal."""
+        noise = (g**2).sum() * (sigma / D**2).sum() + 2 * (g**2 * sigma / D**2).sum()
+        return float((g**2 / D).sum() ** 2 / (2 * noise))
 
+    def against_best(g: Any, h: Any) -> list[float]:
+        best = decrease(g, sigma / g**2)
+        return [decrease(g, np.maximum(h, floor)) / best for floor in floors]
+
+    flat = np.ones_like(sigma)
     lines = [
-        Line("h the exact diagonal", floors.tolist(), best(sigma)),
-        Line("h = what SPSA gives, scaled to the same mean", floors.tolist(), best(_spsa_shape(sigma))),
+        Line("exact h, all gradient entries equal", floors.tolist(), against_best(flat, sigma)),
+        Line("exact h, all coordinates equally far", floors.tolist(), against_best(sigma, sigma)),
+        Line("h from SPSA (same mean), equally far", floors.tolist(), against_best(sigma, spsa), style="dashed"),
     ]
     return line_figure(
         lines,
-        xlabel="floor λ (largest curvature 1, smallest 1e-4, d = 1000)",
-        ylabel="best expected decrease of one step / loss",
-        title="What the floor does for one SPSA step",
+        xlabel="floor λ (curvatures from 1e-4 to 1, d = 1000)",
+        ylabel="expected decrease / best diagonal's",
+        title="One SPSA step: when the exact curvature helps",
         xlog=True,
         ylog=True,
     ).svg
-
-
-def _spsa_shape(sigma: Any) -> Any:
-    h = sigma.sum() + 2 * sigma
-    return h * sigma.mean() / h.mean()
 
 
 SPSA = Claim(
     id="FLOOR-spsa",
     place="ours, of Algorithm 1, lines 4, 5 and 15, without momentum",
     statement=r"On $L = \frac12\theta^\top H\theta$ the step $-\eta D^{-1} c z$, $c = z^\top g$, $z \sim N(0, I)$, "
-    r"changes $L$ on "
-    r"average by $-\eta\, g^\top D^{-1} g + \frac{\eta^2}{2}\big(\|g\|^2\,\mathrm{tr}(D^{-1}HD^{-1}) + 2\, g^\top "
-    r"D^{-1}HD^{-1}g\big)$.",
+    r"changes $L$ on average by $-\eta\, g^\top D^{-1} g + \frac{\eta^2}{2}\big(\|g\|^2\,\mathrm{tr}(D^{-1}HD^{-1}) + "
+    r"2\, g^\top D^{-1}HD^{-1}g\big)$.",
     expected=Verdict.HOLDS,
     answer="The noise goes with tr(D⁻¹HD⁻¹), so flat coordinates with small h spoil the step; there the floor is "
     "needed.",
@@ -234,11 +238,17 @@ SPSA = Claim(
                     _fourth_moments,
                 ),
                 Step(r"$E[c\,z] = g$; the sum of the second term over $D^{-1}HD^{-1}$ gives trace and form."),
+                Step(
+                    r"The best diagonal, H diagonal: to leading order in d the decrease at the best η is "
+                    r"$\frac{(\sum_j g_j^2/D_j)^2}{2\|g\|^2\sum_j \sigma_j/D_j^2} \le \frac{\sum_j "
+                    r"g_j^4/\sigma_j}{2\|g\|^2}$, attained by $D_j \propto \sigma_j/g_j^2$ (Lagrange's identity).",
+                    _best_preconditioner,
+                ),
             ),
         ),
         Search(
-            text="Coupled quadratics in three dimensions: the formula against the mean of the polynomial in z, term "
-            "by term.",
+            text="Coupled quadratics in three dimensions: the formula against the mean of the polynomial in z, term by "
+            "term.",
             strategy=seeded(lambda rng: make_problem(rng, size=3)),
             sides=lambda at: (expected_change(at), _mean_change(at)),
             relation="==",
@@ -253,7 +263,8 @@ SPSA = Claim(
     note=r"Descent on average holds exactly for $\eta < \frac{2\,g^\top D^{-1}g}{\|g\|^2\mathrm{tr}(D^{-1}HD^{-1}) + 2 "
     r"g^\top D^{-1}HD^{-1}g}$. With $D = \lambda$ everywhere that is $\frac{\eta}{\lambda} < "
     r"\frac{2\|g\|^2}{\|g\|^2\,\mathrm{tr} H + 2 "
-    "g^\\top H g}$, MeZO's: of the order 1/d.",
+    "g^\\top H g}$, MeZO's: of the order 1/d. The best diagonal is Newton's only where all $|g_j|$ are equal; where "
+    "all coordinates add equally to the loss it is a constant, plain MeZO.",
 )
 
 

@@ -110,14 +110,18 @@ def _contrast_enumerated() -> bool:
     return bool(closed.contrast_variance(squares, np.array(w, dtype=object)) == exact)
 
 
+AVERAGED = 1000
+"""Estimates in one average; with β2 = 0.99 the start is forgotten."""
+
+
+@cache
 def rank_correlation(d: int) -> float:
-    """Spearman's, of the truth with an exponential average (β2 = 0.99, debiased) of 1000 estimates."""
+    """Spearman's, of the truth with the exponential average (β2 = 0.99) of 1000 estimates; the mean over all runs."""
     from scipy.stats import spearmanr
 
-    h = np.zeros(d)
-    for estimate in estimates(d)[:1000]:
-        h = 0.99 * h + 0.01 * estimate
-    return float(spearmanr(h, squares_of(d)).statistic)
+    runs = estimates(d).reshape(-1, AVERAGED, d)
+    weights = 0.99 ** np.arange(AVERAGED)[::-1]
+    return float(np.mean([spearmanr(weights @ run, squares_of(d)).statistic for run in runs]))
 
 
 def _ranks() -> str:
@@ -126,7 +130,7 @@ def _ranks() -> str:
         theory = closed.correlation(squares_of(d), float(closed.num_effective(BETA2)))
         parts.append(f"d = {d}: {rank_correlation(d):.2f} (linear correlation, leading order: {theory:.2f})")
     assert rank_correlation(DIMENSIONS[-1]) < 0.2, "ranks should be lost in a thousand dimensions"
-    return "rank correlation of the average with the truth: " + "; ".join(parts)
+    return "rank correlation of the average with the truth, mean of 8 to 200 runs: " + "; ".join(parts)
 
 
 def _figure() -> str:
@@ -143,7 +147,12 @@ def _figure() -> str:
         for name, count in (("one estimate", 1.0), ("average with β2 = 0.99", 199.0))
     ]
     lines.append(
-        Line("ranks, β2 = 0.99, drawn", list(DIMENSIONS), [rank_correlation(d) for d in DIMENSIONS], style="points")
+        Line(
+            "ranks, β2 = 0.99, drawn (mean of runs)",
+            list(DIMENSIONS),
+            [rank_correlation(d) for d in DIMENSIONS],
+            style="points",
+        )
     )
     return line_figure(
         lines,
