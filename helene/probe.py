@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from helene import noise
+from helene import kernels, noise
 
 CHUNK = 1 << 17  # elements handled at once, so that temporaries stay in cache and memory stays bounded
+DEVICE_CHUNK = 1 << 24  # off the CPU, where a launch costs more than what a cache saves
 
 Closure = Callable[[], Any]
 
@@ -65,10 +66,11 @@ class Target(NamedTuple):
     name: str
 
 
-def chunks(size: int) -> Iterator[tuple[int, int]]:
-    """Bounds [start, end) of the pieces in which a flat tensor of that size is processed."""
-    for start in range(0, size, CHUNK):
-        yield start, min(start + CHUNK, size)
+def chunks(size: int, device: torch.device | None = None) -> Iterator[tuple[int, int]]:
+    """Bounds [start, end) of the pieces in which a flat tensor of that size is processed (larger ones off the CPU)."""
+    chunk = CHUNK if device is None or device.type == "cpu" else DEVICE_CHUNK
+    for start in range(0, size, chunk):
+        yield start, min(start + chunk, size)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -79,9 +81,11 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 def write_perturbed(out: Tensor, target: Target, direction: Displacement, radius: float) -> None:
     """out ← theta + radius · z in float32 (float64 for float64 parameters), rounded once to out's dtype."""
     theta = target.tensor.detach()
+    if kernels.write_perturbed(out, theta, target.id, direction, radius):
+        return
     source, sink = theta.reshape(-1), out.view(-1) if out.is_contiguous() else torch.empty_like(theta).reshape(-1)
     wide = compute_dtype(theta.dtype)
-    for start, end in chunks(theta.numel()):
+    for start, end in chunks(theta.numel(), theta.device):
         z = direction.chunk(target.id, start, end, theta.device, wide)
         sink[start:end] = torch.add(source[start:end].to(wide), z, alpha=radius)
     if not out.is_contiguous():

@@ -1,7 +1,7 @@
 r"""Fused kernels for noise, perturbed copies and updates, and the choice between them and plain torch.
 
-`helene.noise`, `helene.probe` and `helene.optimizers.base` ask here first; each function says by its result whether it
-did the work. Nothing here imports Triton before a tensor needs it.
+`helene.noise`, `helene.probe` and `helene.optimizers.base` ask here first and do the work themselves where there is no
+kernel for it. Nothing here imports Triton before a tensor needs it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from helene.kernels.backend import VARIABLE, Backend, backend
 
-__all__ = ["Backend", "apply", "backend", "chunk_size", "normal", "words", "write_perturbed"]
+__all__ = ["Backend", "apply", "backend", "can_apply", "normal", "words", "write_perturbed"]
 
 
 def wanted(device: torch.device) -> bool:
@@ -69,18 +69,23 @@ def write_perturbed(out: Tensor, theta: Tensor, parameter: int, direction: Any, 
     return True
 
 
-def apply(optimizer: Any, step: int, scalars: list[float]) -> bool:
-    """A step of an optimizer in one kernel a dtype, where there is one for its method: whether it was done.
+def can_apply(optimizer: Any) -> bool:
+    """Whether a step of the optimizer, as it is configured, is one kernel a dtype."""
+    tensors = [target.tensor for target in optimizer._targets]
+    if not wanted(tensors[0].device) or len({t.device for t in tensors}) > 1:
+        return False
+    from helene.kernels import methods
+
+    return all(backend(t).is_triton for t in tensors) and isinstance(methods.method_of(optimizer), methods.Method)
+
+
+def apply(optimizer: Any, step: int, scalars: list[float]) -> None:
+    """One step of an optimizer for which `can_apply` holds.
 
     Parameters and state come out as by the generic loop of `helene.optimizers.base`, given equal z.
     """
-    tensors = [target.tensor for target in optimizer._targets]
-    if not wanted(tensors[0].device) or not all(backend(t).is_triton for t in tensors):
-        return False
     from helene.kernels import eager, methods
 
     method = methods.method_of(optimizer)
-    if isinstance(method, str) or len({t.device for t in tensors}) > 1:
-        return False
+    assert isinstance(method, methods.Method)
     eager.apply(optimizer, method, step, scalars[0])
-    return True

@@ -116,7 +116,7 @@ def gather(tiles: Tiles, ids: Tensor, sign: int, control: Tensor, values: Tensor
         blocks = min(triton.next_power_of_2(columns // 4), 512)
         grid = (ids.numel(), triton.cdiv(columns // 4, blocks))
         kernels.gather[grid](
-            theta.detach(), ids.contiguous(), out, tiles.rows, control, values, num_rows, sign, columns // 4, blocks,
+            theta, ids.contiguous(), out, tiles.rows, control, values, num_rows, sign, columns // 4, blocks,
             ROUNDS, FAST, num_warps=kernels.NUM_WARPS,
         )  # fmt: skip
     return out

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 import torch
 from torch import Tensor, nn
 
-from helene import noise, precision
+from helene import kernels, noise, precision
 from helene.optimizers import checks
 from helene.optimizers import state as storage
 from helene.optimizers.statistics import Statistics
-from helene.probe import Closure, Target, chunks, compute_dtype
+from helene.probe import CHUNK, Closure, Target, chunks, compute_dtype
 
 if TYPE_CHECKING:
     from helene.trajectory import Trajectory
@@ -154,11 +154,27 @@ class Base(torch.optim.Optimizer):
         gradient = self._gradient(step, scalars)
         self._before_update(step, gradient)
         watch = _RoundingWatch() if not self._warned and step & (step - 1) == 0 else None
+        if kernels.can_apply(self):
+            self._sample_rounding(watch, gradient)
+            kernels.apply(self, step, scalars)
+        else:
+            self._apply_by_chunks(watch, gradient)
+        if watch is not None and (share := watch.share_lost()) > 0.5:
+            self._warned = True
+            warnings.warn(
+                f"step {step} lost {share:.0%} of the updates of 16-bit weights to rounding: they are below half a "
+                "unit in the last place; rounding='stochastic' keeps them in the mean, float32 weights keep them",
+                stacklevel=4,
+            )
+        if self.trajectory is not None:
+            self.trajectory.append(self, step, scalars)
+
+    def _apply_by_chunks(self, watch: _RoundingWatch | None, gradient: Chunk) -> None:
         for index, (target, group) in enumerate(zip(self._targets, self._groups, strict=True)):
             p = target.tensor
             theta, wide = p.detach().reshape(-1), compute_dtype(p.dtype)
             self._allocate(p, group)
-            for start, end in chunks(theta.numel()):
+            for start, end in chunks(theta.numel(), p.device):
                 span = slice(start, end)
                 old = theta[span].to(wide)
                 g = gradient(index, start, end)
@@ -176,15 +192,20 @@ class Base(torch.optim.Optimizer):
                         watch.note(old, new, theta[span])
             if not p.is_contiguous():
                 p.copy_(theta.view(p.shape))
-        if watch is not None and (share := watch.share_lost()) > 0.5:
-            self._warned = True
-            warnings.warn(
-                f"step {step} lost {share:.0%} of the updates of 16-bit weights to rounding: they are below half a "
-                "unit in the last place; rounding='stochastic' keeps them in the mean, float32 weights keep them",
-                stacklevel=4,
-            )
-        if self.trajectory is not None:
-            self.trajectory.append(self, step, scalars)
+
+    def _sample_rounding(self, watch: _RoundingWatch | None, gradient: Chunk) -> None:
+        """Show the watch what the update of each parameter's first elements loses, moving nothing."""
+        if watch is None:
+            return
+        for index, (target, group) in enumerate(zip(self._targets, self._groups, strict=True)):
+            p = target.tensor
+            if group["rounding"] == "stochastic" or p.dtype == (wide := compute_dtype(p.dtype)):
+                continue
+            span = slice(0, min(p.numel(), CHUNK))
+            old, g = p.detach().reshape(-1)[span].to(wide), gradient(index, span.start, span.stop)
+            state = {name: self._read_state(index, name, span) for name in self._STATE}
+            new, _ = self._update(group, old, g, state, self._estimate(index, span, g))
+            watch.note(old, new, new.to(p.dtype))
 
     def _words(self, draw: int, target: Target, span: slice) -> Tensor:
         group = self.param_groups[0]
