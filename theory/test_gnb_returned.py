@@ -96,14 +96,15 @@ def _distance_from_chi_squared(p: float, batch: int) -> tuple[float, float]:
     (the constant is Shevtsova's of 2011).
     """
     import numpy as np
-    from scipy import stats
+    from scipy.special import erf, gammaln, xlog1py, xlogy
 
     k = np.arange(batch + 1)
-    values, probabilities = (k - batch * p) ** 2 / batch, stats.binom.pmf(k, batch, p)
+    choose = gammaln(batch + 1) - gammaln(k + 1) - gammaln(batch - k + 1)
+    values, probabilities = (k - batch * p) ** 2 / batch, np.exp(choose + xlogy(k, p) + xlog1py(batch - k, -p))
     order = np.argsort(values, kind="stable")
     at, cdf = values[order], np.cumsum(probabilities[order])
     last = np.append(np.diff(at) > 1e-12, True)  # equal values: only the last cumulative sum counts
-    limit = stats.chi2.cdf(at[last] / (p * (1 - p)), 1)
+    limit = erf(np.sqrt(at[last] / (2 * p * (1 - p))))  # χ² of one degree
     below = np.append(0.0, cdf[last][:-1])
     distance = float(max(np.abs(cdf[last] - limit).max(), np.abs(below - limit).max()))
     rho = p * (1 - p) * (p**2 + (1 - p) ** 2)
