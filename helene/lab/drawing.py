@@ -105,6 +105,7 @@ def finish(figure: Figure, alt: str) -> Drawing:
     """Turn a figure into a :class:`Drawing`, within :func:`style`."""
     vector, raster = io.StringIO(), io.BytesIO()
     figure.savefig(vector, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    figure.set_layout_engine("none")  # keeps the places found; finding them is half of the drawing
     figure.savefig(raster, format="png", dpi=200, facecolor="white", metadata={"Software": None})
     return Drawing(_tidy(vector.getvalue(), alt), raster.getvalue(), alt)
 

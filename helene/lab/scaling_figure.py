@@ -91,13 +91,13 @@ def scaling_figure(
 
 def _draw_scaling(top: Axes, below: Axes | None, one: ScalingSeries, index: int) -> None:
     colour, marker = PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)]
+    if len(one.samples) != len(one.x) or any(
+        len(list_) not in (0, len(one.x)) for list_ in (one.caps, one.excluded, one.fitted)
+    ):
+        raise ValueError(f"series {one.label!r} must give x, samples, caps, excluded and fitted for the same cells")
     order = np.argsort(np.asarray(one.x, float), kind="stable")
     x = np.asarray(one.x, float)[order]
     cells = [np.asarray(one.samples[i], float) for i in order]
-    if len(one.samples) != len(x) or any(
-        len(list_) not in (0, len(x)) for list_ in (one.caps, one.excluded, one.fitted)
-    ):
-        raise ValueError(f"series {one.label!r} must give x, samples, caps, excluded and fitted for the same cells")
     caps = np.asarray(one.caps, float)[order] if len(one.caps) else np.full(len(x), np.nan)
     outside = np.asarray(one.excluded, bool)[order] if len(one.excluded) else np.zeros(len(x), bool)
     logs = np.array([float(log_medians(seeds)) for seeds in cells])

@@ -44,8 +44,9 @@ class TransformerConfig:
 class TinyTransformer(nn.Module):
     """Pre-norm decoder: learned positions, causal attention, GELU; smooth everywhere, no dropout, no buffers.
 
-    Attention is written out rather than fused, so that second derivatives, ``torch.func`` transforms and float64
-    work on every device.
+    Attention and normalisation are written out of elementary operations, so that every derivative is right on every
+    device. torch's ``layer_norm`` (2.13) is not to be used here: its second derivatives by ``torch.func`` with respect
+    to its weights are wrong, and ``hessian`` then returns a matrix that is not even symmetric.
 
     Args:
         config: Sizes.
@@ -64,7 +65,7 @@ class TinyTransformer(nn.Module):
             self.embed = nn.Embedding(config.vocab, config.d_model)
             self.position = nn.Embedding(config.max_len, config.d_model)
             self.blocks = nn.ModuleList(_Block(config) for _ in range(config.n_layer))
-            self.norm = nn.LayerNorm(config.d_model)
+            self.norm = _Norm(config.d_model)
             self.head = nn.Linear(config.d_model, config.vocab, bias=False)
         self._initialise(seed)
         self.to(dtype)
@@ -98,12 +99,25 @@ class TinyTransformer(nn.Module):
         return self.head(self.norm(x))
 
 
+class _Norm(nn.Module):
+    """Layer normalisation over the last axis: the same numbers and names of parameters as ``nn.LayerNorm``."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x - x.mean(dim=-1, keepdim=True)
+        return centred * (centred.square().mean(dim=-1, keepdim=True) + 1e-5).rsqrt() * self.weight + self.bias
+
+
 class _Block(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.norm_attention = nn.LayerNorm(config.d_model)
+        self.norm_attention = _Norm(config.d_model)
         self.attention = _Attention(config)
-        self.norm_mlp = nn.LayerNorm(config.d_model)
+        self.norm_mlp = _Norm(config.d_model)
         self.mlp = _Mlp(config)
 
     def forward(self, x: Tensor) -> Tensor:

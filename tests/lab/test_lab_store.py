@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helene.lab import canonical
-from helene.lab.store import EXPORT_LIMIT_BYTES, MergeReport, Record, Store, StoreError, config_key, read_jsonl
+from helene.lab import records as records_module
+from helene.lab.store import MergeReport, Record, Store, StoreError, config_key, read_jsonl
 
 names = st.text(string.ascii_letters + "_θ", min_size=1, max_size=8)
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -79,7 +80,7 @@ def test_key_is_pinned():
 
 
 @given(st.lists(records, max_size=6))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 def test_store_returns_what_was_put(tmp_path_factory, given_records):
     path = tmp_path_factory.mktemp("store") / "s.sqlite"
     expected = {(r.key, r.experiment): r for r in given_records}
@@ -121,7 +122,7 @@ def test_comparable_leaves_out_seconds_at_any_depth_and_provenance():
 
 
 @given(st.lists(records, max_size=6))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_merging_from_store_and_from_export_agree_and_are_idempotent(tmp_path_factory, given_records):
     folder = tmp_path_factory.mktemp("merge")
     with Store(folder / "source.sqlite") as source:
@@ -172,23 +173,29 @@ def test_export_is_sorted_small_and_independent_of_the_order_of_writing(tmp_path
     assert [p.name for p in (tmp_path / "out").iterdir() if "partial" in p.name] == []
 
 
-def test_export_above_the_limit_says_how_to_split_and_the_split_works(tmp_path):
+@pytest.fixture
+def small_limit(monkeypatch):
+    assert records_module.EXPORT_LIMIT_BYTES == 1 << 20
+    monkeypatch.setattr(records_module, "EXPORT_LIMIT_BYTES", 20_000)
+
+
+def test_export_above_the_limit_says_how_to_split_and_the_split_works(tmp_path, small_limit):
     with Store(tmp_path / "s.sqlite") as store:
         for i in range(40):
-            store.put(rec(i, result={"trace": [0.1] * 8000}, method=["helene", "mezo"][i % 2]))
+            store.put(rec(i, result={"trace": [0.1] * 150}, method=["helene", "mezo"][i % 2]))
         with pytest.raises(StoreError, match=r"split by 'method' \(--where method=VALUE.*: 2 files"):
             store.export_jsonl(tmp_path / "e.jsonl", "e")
         assert not (tmp_path / "e.jsonl").exists()
         for method in ("helene", "mezo"):
             assert store.export_jsonl(tmp_path / f"{method}.jsonl", "e", {"method": method}) == 20
-            assert (tmp_path / f"{method}.jsonl").stat().st_size <= EXPORT_LIMIT_BYTES
+            assert (tmp_path / f"{method}.jsonl").stat().st_size <= 20_000
         with pytest.raises(StoreError, match=r"no record of experiment 'f' where method='x'; it holds experiments: e"):
             store.export_jsonl(tmp_path / "e.jsonl", "f", {"method": "x"})
 
 
-def test_a_record_too_long_for_any_split_is_said_to_be(tmp_path):
+def test_a_record_too_long_for_any_split_is_said_to_be(tmp_path, small_limit):
     with Store(tmp_path / "s.sqlite") as store:
-        store.put(rec(1, result={"trace": [0.1] * 400_000}))
+        store.put(rec(1, result={"trace": [0.1] * 8000}))
         with pytest.raises(StoreError, match="no single config entry"):
             store.export_jsonl(tmp_path / "e.jsonl", "e")
 

@@ -1,0 +1,85 @@
+"""One figure of each kind; as a script, prints the digests of their bytes (run in a fresh process by the test)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+
+import numpy as np
+
+from helene.lab.figures import (
+    Line,
+    ScalingSeries,
+    bar_figure,
+    heat_map,
+    histogram,
+    line_figure,
+    scaling_figure,
+)
+
+
+def scaling(**changes):
+    x = [4.0, 16, 64, 256]
+    rng = np.random.default_rng(0)
+    samples = [
+        (k * x_i * np.exp(0.2 * rng.standard_normal(6))).tolist() for k, x_i in zip((3, 3, 3, 3), x, strict=True)
+    ]
+    samples[-1] = [float("inf")] * 4 + samples[-1][:2]
+    one = {
+        "label": "MeZO",
+        "x": x,
+        "samples": samples,
+        "caps": [900.0] * 4,
+        "excluded": [True, False, False, False],
+        "fitted": [3 * x_i for x_i in x],
+        "band": ([2.5 * x_i for x_i in x], [3.5 * x_i for x_i in x]),
+        "slope": (1.01, 0.97, 1.05),
+        "predicted_slope": 1.0,
+    }
+    return scaling_figure([ScalingSeries(**{**one, **changes})], xlabel="d", title="Steps")
+
+
+def all_figures():
+    t = np.linspace(1, 10, 50)
+    rng = np.random.default_rng(0)
+    return {
+        "scaling": scaling(),
+        "heat": heat_map(
+            [1, 2],
+            [4, 8],
+            [[1.0, 20.0], [300.0, float("nan")]],
+            row_label="n",
+            column_label="w",
+            value_label="steps",
+            at_least=[[False, False], [True, False]],
+        ),
+        "lines": line_figure(
+            [Line("a", t, 1 / t, (0.9 / t, 1.1 / t)), Line("b", t[:5], 2 / t[:5], style="points")],
+            xlabel="t",
+            ylabel="gap",
+            xlog=True,
+            ylog=True,
+            marks={"target": 0.2},
+        ),
+        "bars": bar_figure(
+            ["SST-2", "RTE"],
+            {"MeZO": [0.9, float("inf")], "HELENE": [0.91, 0.6]},
+            ylabel="accuracy",
+            intervals={"HELENE": [(0.9, 0.92), (0.5, 0.7)]},
+        ),
+        "histogram": histogram(
+            {"x": rng.standard_normal(500), "y": [1.0, float("nan")]}, xlabel="error", marks={"0": 0}
+        ),
+    }
+
+
+def digests():
+    return {
+        name: [hashlib.sha256(data).hexdigest() for data in (drawing.svg.encode(), drawing.png)]
+        for name, drawing in all_figures().items()
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps({"digests": digests(), "torch": "torch" in sys.modules}))

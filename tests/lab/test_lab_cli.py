@@ -1,0 +1,159 @@
+"""The command line: exit codes, one line per error, lazy sub-commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from helene import cli
+from helene.lab.store import Record, Store
+
+
+@pytest.fixture
+def commands(monkeypatch, tmp_path):
+    """Three packages: one that works, one that cannot be imported, one whose command fails in several ways."""
+    (tmp_path / "lab_good_package.py").write_text(
+        "def add_commands(subparsers):\n"
+        "    parser = subparsers.add_parser('good', help='works')\n"
+        "    parser.add_argument('--code', type=int, default=None)\n"
+        "    parser.add_argument('--fail', default='')\n"
+        "    parser.set_defaults(func=run)\n"
+        "def run(arguments):\n"
+        "    if arguments.fail:\n"
+        "        raise {'value': ValueError('eps must be\\n positive'), 'key': KeyError('x'),"
+        " 'file': FileNotFoundError(2, 'No such file', 'gone'), 'stop': KeyboardInterrupt()}[arguments.fail]\n"
+        "    return arguments.code\n"
+    )
+    (tmp_path / "lab_broken_package.py").write_text("import a_module_that_does_not_exist\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = [
+        EntryPoint("good", "lab_good_package:add_commands", cli.GROUP),
+        EntryPoint("broken", "lab_broken_package:add_commands", cli.GROUP),
+    ]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: found if group == cli.GROUP else [])
+    yield
+    for name in ("lab_good_package", "lab_broken_package"):
+        sys.modules.pop(name, None)
+
+
+def run(*words):
+    try:
+        return cli.main(words)
+    except SystemExit as stop:
+        return stop.code
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = tmp_path / "s.sqlite"
+    with Store(path) as opened:
+        for i in range(6):
+            opened.put(Record.of("e", {"i": i, "method": ["helene", "mezo"][i % 2]}, {"steps": i}))
+    return path
+
+
+def test_help_lists_everything_loads_nothing(commands, capsys):
+    assert run("--help") == 0
+    said = capsys.readouterr().out
+    for word in ("good", "broken", "records", "index", "examples:", "exit codes:"):
+        assert word in said
+    assert not {"lab_good_package", "lab_broken_package"} & set(sys.modules)
+    assert run("good", "--help") == 0
+    assert "--code" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["good"], 0, ""),
+        (["good", "--code", "1"], 1, ""),
+        (["good", "--fail", "value"], 2, "helene: eps must be positive\n"),
+        (["good", "--fail", "file"], 2, "helene: [Errno 2] No such file: 'gone'\n"),
+        (["good", "--fail", "key"], 1, "helene: KeyError: 'x' (--traceback shows where)\n"),
+        (
+            ["good", "--fail", "stop"],
+            130,
+            "interrupted; what was finished is kept, the same command goes on from there\n",
+        ),
+        (["broken"], 1, "helene: RuntimeError: the command 'broken' cannot be loaded: ModuleNotFoundError: No module"),
+    ],
+)
+def test_exit_codes_and_one_line(commands, capsys, words, code, said):
+    assert run(*words) == code
+    err = capsys.readouterr().err
+    assert err.startswith(said)
+    assert err.count("\n") == (1 if said else 0)
+
+
+@pytest.mark.parametrize("words", [[], ["unknown"], ["good", "--unknown"], ["records"], ["records", "merge", "x"]])
+def test_bad_usage_exits_with_2(commands, capsys, words):
+    assert run(*words) == 2
+    assert "usage: helene" in capsys.readouterr().err
+
+
+def test_traceback_shows_all(commands):
+    with pytest.raises(ValueError, match="eps"):
+        run("good", "--fail", "value", "--traceback")
+    with pytest.raises(RuntimeError, match="broken"):
+        run("--traceback", "broken")
+
+
+def test_records_list(store, capsys):
+    assert run("records", "list", str(store)) == 0
+    assert capsys.readouterr().out.split() == ["6", "e"]
+    assert run("records", "list", str(store) + "x") == 2
+    assert capsys.readouterr().err.startswith("helene: there is no store at ")
+
+
+def test_records_export_and_merge(store, tmp_path, capsys):
+    file, other = tmp_path / "e.jsonl", tmp_path / "other.sqlite"
+    assert run("records", "export", str(store), "e", str(file), "--where", "method=mezo") == 0
+    assert run("records", "merge", str(other), str(file), str(store)) == 0
+    out = capsys.readouterr().out
+    assert "3 added, 0 already here" in out
+    assert "3 added, 3 already here" in out
+    with Store(other, read_only=True) as merged, Store(store, read_only=True) as source:
+        assert merged.records() == source.records()
+    assert run("records", "export", str(store), "e", str(file), "--where", "i=1") == 0
+    assert "1 records" in capsys.readouterr().out
+    assert run("records", "export", str(store), "nothing", str(file)) == 2
+    assert "it holds experiments: e" in capsys.readouterr().err
+    assert run("records", "export", str(store), "e", str(file), "--where", "i") == 2
+    assert "--where takes NAME=VALUE, got 'i'" in capsys.readouterr().err
+
+
+def test_conflicting_merge_exits_with_1(store, tmp_path, capsys):
+    other = tmp_path / "other.sqlite"
+    with Store(other) as opened:
+        opened.put(Record.of("e", {"i": 0, "method": "helene"}, {"steps": 99}))
+    assert run("records", "merge", str(other), str(store)) == 1
+    assert "has another result here; kept this store's" in capsys.readouterr().err
+
+
+def test_index(tmp_path, capsys):
+    assert run("index", "--out", str(tmp_path / "reports")) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "reports" / "index.html")
+    (tmp_path / "file").write_text("x")
+    assert run("index", "--out", str(tmp_path / "file")) == 2
+
+
+def test_importing_helene_loads_no_lab_and_help_no_torch():
+    code = (
+        "import sys, helene; assert not any(m.startswith('helene.lab') for m in sys.modules);"
+        "import helene.cli\n"
+        "try: helene.cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print({'torch', 'numpy', 'matplotlib', 'rich', 'jinja2'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_output_that_nobody_reads_ends_quietly(store):
+    command = f'"{sys.executable}" -m helene.cli records list "{store}" | true'
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.stderr == ""

@@ -1,0 +1,286 @@
+"""Pages: one file, no network, valid anchors, escaped text; the index; the templates in the wheel."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from markupsafe import Markup
+
+from helene.lab import pages
+from helene.lab.drawing import Drawing
+from helene.lab.report_files import read_parts
+
+ROOT = Path(__file__).parents[2]
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+FIGURE = Drawing(
+    '<svg role="img" xmlns="http://www.w3.org/2000/svg"><defs><path id="f1-a"/></defs><use href="#f1-a"/></svg>',
+    b"",
+    "alt",
+)
+
+
+class Reader(HTMLParser):
+    """Collects addresses, ids and text, and checks that elements nest."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.links, self.sources, self.tags, self.text = [], [], [], [], [], ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        self._note(tag, dict(attributes))
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+        self._note(tag, dict(attributes))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+    def _note(self, tag, attributes):
+        if "id" in attributes:
+            self.ids.append(attributes["id"])
+        for name, value in attributes.items():
+            if tag == "a" and name == "href":
+                self.links.append(value)
+            elif name in {"href", "src", "srcset", "data", "action", "poster", "xlink:href"}:
+                self.sources.append(value)
+            assert not name.startswith("on"), "no scripts"
+
+
+def check(text):
+    """A page that needs nothing but itself."""
+    page = Reader(text)
+    assert "script" not in page.tags
+    assert all(source.startswith(("#", "data:")) for source in page.sources), page.sources
+    css = "".join(re.findall(r"<style>(.*?)</style>", text, re.DOTALL))
+    assert "@import" not in css
+    assert "url(" not in css
+    assert "http" not in re.sub(r'<a [^>]*href="[^"]*"', "", text)
+    assert len(page.ids) == len(set(page.ids))
+    for address in page.links + page.sources:
+        if address.startswith("#"):
+            assert address[1:] in page.ids, address
+    return page
+
+
+def sample(**changes):
+    table = pages.table(
+        ["method", "alpha", "95 %", "verdict"],
+        [["HELENE", 0.0312, pages.interval(-0.01, 0.07), pages.badge("not_consistent")], ["<b>", None, "–", True]],
+        caption="Exponents, in `log` space",
+        anchors=["row-1", ""],
+    )
+    one = {
+        "title": "Scaling <script>alert(1)</script>",
+        "answer": "It follows `d`, not max d & so on.",
+        "sections": [
+            pages.Section("First part", [pages.paragraph("a < b"), table, pages.figure(FIGURE, "the `grid`")]),
+            pages.Section("Second", [pages.details("More", [pages.code_block("x < 1")]), "plain <text>"], "two"),
+            pages.Section("Third", [pages.subtitle("A point"), Markup('<a href="https://example.org">x</a>')]),
+        ],
+        "command": "helene scaling --out reports",
+        "provenance": {
+            "commit": "0123456789abcdef",
+            "dirty": True,
+            "gpu": None,
+            "versions": {"python": "3.11", "torch": "2.13"},
+            "extra": ["a", "b"],
+        },
+    }
+    return pages.render_page(**{**one, **changes})
+
+
+def test_page_is_self_contained_escaped_and_complete():
+    text = sample()
+    page = check(text)
+    assert text.startswith("<!DOCTYPE html>")
+    assert 'name="viewport"' in text
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+    assert "xmlns" not in text
+    assert {"first-part", "two", "third", "row-1", "a-point", "f1-a"} <= set(page.ids)
+    assert {"#first-part", "#two", "#third", "../index.html"} <= set(page.links)
+    said = " ".join(page.text.split())
+    for expected in (
+        "It follows d, not max d & so on.",
+        "a < b",
+        "plain <text>",
+        "Scaling <script>alert(1)</script>",
+        "0123456789ab with uncommitted changes",
+        "python 3.11, torch 2.13",
+        "a, b",
+        "helene scaling --out reports",
+        "✗ not consistent",
+    ):
+        assert expected in said, expected
+    assert "gpu" not in said
+    assert "<code>d</code>" in text
+    assert "<code>log</code>" in text
+
+
+def test_page_is_the_same_twice_and_needs_little():
+    assert sample() == sample()
+    bare = check(sample(sections=[], provenance=None, back=False))
+    assert bare.links == []
+
+
+def test_answer_may_be_html():
+    assert "<em>d</em>" in sample(answer=Markup("It follows <em>d</em>"))
+
+
+@pytest.mark.parametrize(
+    ("word", "tone"),
+    [
+        ("consistent", "good"),
+        ("not_consistent", "bad"),
+        ("not_resolved", "calm"),
+        ("outside_hypotheses", "calm"),
+        ("broken_instrument", "warn"),
+        ("holds", "good"),
+        ("holds_after_repair", "warn"),
+        ("refuted", "bad"),
+        ("ill_posed", "warn"),
+        ("not_decidable", "calm"),
+        ("reached", "good"),
+        ("<new>", "calm"),
+    ],
+)
+def test_badges(word, tone):
+    text = pages.badge(word)
+    assert f'class="badge {tone}"' in text
+    assert Reader(text).text[0] in "✓✗!○"
+    assert word.replace("_", " ") in Reader(text).text
+
+
+def test_table_aligns_numbers_and_refuses_ragged_rows():
+    text = pages.table(["a", "b"], [["x", 1], ["y", None]])
+    assert text.count('class="num"') == 3
+    assert pages.table(["a"], [["x"]], numeric=[0]).count('class="num"') == 2
+    assert check(f"<html>{pages.table(['a'], [])}</html>").tags.count("th") == 1
+    with pytest.raises(ValueError, match="each row must have 2 cells, one per header, got 1"):
+        pages.table(["a", "b"], [["x"]])
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0, "0"),
+        (0.0, "0"),
+        (12, "12"),
+        (0.0312, "0.0312"),
+        (0.99999, "1.00"),
+        (1234.5, "1230"),
+        (12345, "12\u202f345"),
+        (-2.5, "−2.50"),
+        (3e8, "3.00×10⁸"),
+        (1.5e-7, "1.50×10⁻⁷"),
+        (float("inf"), "∞"),
+        (float("-inf"), "−∞"),
+        (float("nan"), "–"),
+        (None, "–"),
+    ],
+)
+def test_numbers_for_people(value, said):
+    assert pages.number(value) == said
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (-0.01, 0.07, "[−0.01, 0.07]"),
+        (0.9412, 0.9471, "[0.941, 0.947]"),
+        (100, 2300, "[100, 2300]"),
+        (0.5, 0.5, "[0.500, 0.500]"),
+        (1.0, float("inf"), "[1.00, ∞]"),
+    ],
+)
+def test_intervals_for_people(low, high, said):
+    assert pages.interval(low, high).replace("\u00a0", " ") == said
+
+
+def test_index_lists_what_is_made_and_what_is_not(tmp_path):
+    out = tmp_path / "reports"
+    page = check(pages.write_index(out).read_text(encoding="utf-8"))
+    assert [part.made for part in read_parts(out)] == [False, False, False]
+    for command in (
+        "helene scaling --preset standard --out reports",
+        "pytest theory/",
+        "helene llm demo --out reports",
+    ):
+        assert command in page.text
+    assert page.links == []
+
+    pages.write_text(out / "scaling" / "index.html", sample())
+    summary = pages.write_summary(
+        out, "scaling", title="Steps & dimension", answer="d < max d", command="helene scaling", slope=float("inf")
+    )
+    assert json.loads(summary.read_text()) == {
+        "title": "Steps & dimension",
+        "answer": "d < max d",
+        "command": "helene scaling",
+        "slope": {"$float": "inf"},
+    }
+    pages.write_summary(out, "extra", title="One more", answer="yes", command="x")
+    page = check(pages.write_index(out).read_text(encoding="utf-8"))
+    assert page.links == ["scaling/index.html"]
+    for said in ("Steps & dimension", "d < max d", "One more", "Not made yet"):
+        assert said in page.text
+
+
+@pytest.mark.parametrize("text", ["{", '{"title": "x"}', "[]", '"x"'])
+def test_a_broken_summary_does_not_hide_the_others(tmp_path, text):
+    pages.write_text(tmp_path / "theory" / "summary.json", text)
+    pages.write_summary(tmp_path, "scaling", title="t", answer="an answer", command="c")
+    said = check(pages.write_index(tmp_path).read_text(encoding="utf-8")).text
+    assert "summary.json cannot be read" in said
+    assert "an answer" in said
+    assert "pytest theory/" in said
+
+
+def test_unwritable_report_folder(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match=r"cannot write .*file.*; choose a folder"):
+        pages.write_index(tmp_path / "file")
+
+
+def test_wheel_carries_the_templates_and_renders_away_from_the_checkout(tmp_path):
+    pytest.importorskip("hatchling", reason="builds a wheel without network")
+    source = tmp_path / "source"  # hatchling leaves nothing in the checkout
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, source)
+    for name in ("helene", "synthetic", "theory", "llm_bench"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "records"))
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
+    subprocess.run(build, cwd=source, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    installed = tmp_path / "installed"
+    zipfile.ZipFile(wheel).extractall(installed)
+    shutil.rmtree(source)
+    code = (
+        f"import sys; sys.path.insert(0, {str(installed)!r})\n"
+        "import helene.lab.pages as pages, pathlib\n"
+        f"assert pages.__file__.startswith({str(installed)!r}), pages.__file__\n"
+        "print(pages.write_index(pathlib.Path('reports')))\n"
+        "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    check((tmp_path / "reports" / "index.html").read_text(encoding="utf-8"))
