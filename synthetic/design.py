@@ -11,6 +11,8 @@ from importlib import resources
 from typing import Any
 
 SIMULATOR_VERSION = 1  # raise it when the same config gives another result
+THEORY_VERSION = 1  # raise it when a prediction changes
+CONTROLS = {"mezo": "negative", "per_layer": "positive"}
 FIRST_TUNING_SEED = 1000
 TARGETS = {"zeroth": 1e-2, "first": 1e-4}
 CAP, RACE = 20.0, 1.5
@@ -51,8 +53,19 @@ class Design:
 
     @property
     def configs(self) -> list[Config]:
-        """Of all cells."""
-        return [cell.config for cell in self.cells]
+        """Of all cells, then those that predict the controls on the same cells."""
+        return [cell.config for cell in self.cells] + [control_config(cell) for cell in self.controls]
+
+    @property
+    def controls(self) -> list[Cell]:
+        """The cells of the two controls."""
+        return [cell for cell in self.cells if cell.config["method"] in CONTROLS]
+
+
+def control_config(cell: Cell) -> Config:
+    """The config that predicts a control's count in a cell."""
+    kept = {name: cell.config[name] for name in ("problem", "start", "target")}
+    return {"control": cell.config["method"], **kept, "theory": THEORY_VERSION}
 
 
 def presets() -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from synthetic.controls import predict_cell
 from synthetic.design import trials
 from synthetic.methods import METHODS
 from synthetic.methods.base import Trial
@@ -19,6 +20,11 @@ from synthetic.starts import starts
 # One letter per run keeps records small; decoded by `STATUS_OF`.
 STATUS_OF = {"r": "reached", "o": "out_of_budget", "s": "stalled", "d": "diverged", "n": "non_finite"}
 _LETTER = {status: letter for letter, status in STATUS_OF.items()}
+
+
+def run(config: dict[str, Any]) -> dict[str, Any]:
+    """Whatever a design asks for: a cell, or the prediction of a control."""
+    return predict_cell(config) if "control" in config else run_cell(config)
 
 
 def run_cell(config: dict[str, Any]) -> dict[str, Any]:
