@@ -1,0 +1,1 @@
+"""What the experiment packages share: records, sweeps, fits, figures, pages. The core never imports it."""

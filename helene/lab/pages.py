@@ -93,7 +93,7 @@ def render_page(
         command=command,
         lead=lead,
         back=back,
-        facts=_facts(provenance),
+        facts=_facts(provenance, command),
     )
 
 
@@ -101,11 +101,13 @@ def _slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
 
 
-def _facts(provenance: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def _facts(provenance: Mapping[str, Any] | None, command: str) -> list[tuple[str, str]]:
     if not provenance:
         return []
     p = dict(provenance)
     commit, dirty = p.pop("commit", None), p.pop("dirty", None)
+    if p.get("command") == command:
+        p.pop("command")  # it stands above already
     facts = [("commit", f"{commit[:12]}{' with uncommitted changes' if dirty else ''}")] if commit else []
     for name in ("command", "timestamp", "cpu", "cpus", "gpu", "threads", "platform", "versions"):
         facts += _fact(name, p.pop(name, None))
