@@ -131,6 +131,14 @@ def related(lhs: Any, relation: Relation, rhs: Any) -> bool:
     raise Undecided(f"{lhs} {relation} {rhs}: the enclosures overlap")
 
 
+def surely(lhs: Any, relation: Relation, rhs: Any) -> bool:
+    """Whether ``lhs relation rhs`` is certain; False where the enclosures overlap. For building instances, not judging."""
+    try:
+        return related(lhs, relation, rhs)
+    except Undecided:
+        return False
+
+
 def _exactly(left: Fraction, relation: Relation, right: Fraction) -> bool:
     return {
         "<=": left <= right,

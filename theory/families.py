@@ -9,6 +9,7 @@ mix.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from typing import Any, TypeAlias
 
 from flint import arb, fmpq, fmpz
 
-from theory.exact import enclose
+from theory.exact import enclose, related
 from theory.piecewise import Piecewise
 from theory.smooth import Smooth
 
@@ -137,16 +138,20 @@ Phi = Ramps | Curve
 
 @dataclass(frozen=True)
 class Diagonal:
-    """L = Σ_j φ_j(p_j), p = V(θ − θ*) for a fixed orthonormal V."""
+    """L = Σ_j φ_j(p_j), p = V(θ − θ*) for a fixed orthonormal V.
+
+    ``idle`` further coordinates have the first φ and stand at their minimum.
+    """
 
     functions: tuple[Phi, ...]
     position: tuple[Number, ...]
     radius: fmpq | None = None
+    idle: int = 0
 
     @property
     def dimension(self) -> int:
         """d."""
-        return len(self.functions)
+        return len(self.functions) + self.idle
 
     @cached_property
     def parts(self) -> tuple[Parts, ...]:
@@ -187,6 +192,10 @@ class Diagonal:
     def spectrum(self) -> tuple[tuple[Number, Number], ...]:
         """(u_j, σ_j): gradient in the eigenbasis, and eigenvalues."""
         return tuple((u, sigma) for _, u, sigma in self.parts)
+
+    def enclosed(self) -> Diagonal:
+        """The same point as an enclosure: exact rationals grow threefold with every step, enclosures do not."""
+        return replace(self, position=tuple(enclose(x) for x in self.position))
 
     def scaled(self, factor: fmpq) -> Diagonal:
         """The same loss at a displacement times the factor."""
@@ -290,6 +299,10 @@ class RidgePair:
         _, gx, gy, *_ = self._here
         return tuple((vx * gx + vy * gy, sigma) for sigma, (vx, vy) in self._eigen)
 
+    def enclosed(self) -> RidgePair:
+        """The same point as an enclosure."""
+        return replace(self, position=(enclose(self.position[0]), enclose(self.position[1])))
+
     def scaled(self, factor: fmpq) -> RidgePair:
         """The same loss at a displacement times the factor."""
         x, y = self.position
@@ -312,7 +325,7 @@ def _eigen(a: Any, b: Any, c: Any) -> tuple[tuple[Any, tuple[Any, Any]], ...]:
     """Eigenvalues (the smaller first) and unit eigenvectors of [[a, b], [b, c]] with b > 0."""
     middle, half = (a + c) / 2, (a - c) / 2
     root = (half * half + b * b).sqrt()
-    vx, vy = b, middle + root - a
+    vx, vy = b, root - half
     length = (vx * vx + vy * vy).sqrt()
     vx, vy = vx / length, vy / length
     return (middle - root, (-vy, vx)), (middle + root, (vx, vy))
@@ -324,3 +337,31 @@ Layer = Diagonal | RidgePair
 def clipped_decrease(layer: Layer, clip: Number) -> Number:
     """S = Σ_j min{ρ |u_j|, u_j²/σ_j}."""
     return total(least([clip * abs(u), u * u / sigma]) for u, sigma in layer.spectrum)
+
+
+def theorem_clip(layer: Layer) -> Number:
+    """The theorem's R / (2 √d): exact where √d is rational.
+
+    Raises:
+        ValueError: If the layer has no radius.
+    """
+    if layer.radius is None:
+        raise ValueError("the clip needs a radius; choose one with with_radius")
+    root = math.isqrt(layer.dimension)
+    if root**2 == layer.dimension:
+        return layer.radius / (2 * root)
+    return layer.radius / (2 * arb(layer.dimension).sqrt())
+
+
+def run(layer: Layer, target: Number, limit: int = 2000) -> tuple[int, Layer]:
+    """Steps of the theorem's update (η = ½, its clip) until L − min L is at most the target, and where it then stands.
+
+    Raises:
+        ValueError: If the target is not reached within the limit.
+    """
+    clip = theorem_clip(layer)
+    for step in range(limit + 1):
+        if related(layer.gap, "<=", target):
+            return step, layer
+        layer = layer.step(clip)
+    raise ValueError(f"the gap is still above {target} after {limit} steps; raise the limit or the target")

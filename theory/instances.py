@@ -55,17 +55,3 @@ def gap_at_most(at: Instance, share: Fraction) -> bool:
     """L − min L ≤ share · μ R²."""
     here = layer(at)
     return bool(here.gap <= rational(share) * here.mu * rational(at["R"]) ** 2)
-
-
-def count_steps(at: Instance, target: Fraction, limit: int = 10_000) -> int:
-    """Steps of the theorem's update (η = ½, clip R/2, d = 1) until the gap is at most the target, exactly.
-
-    Raises:
-        ValueError: If it takes more than ``limit`` steps.
-    """
-    here, clip = layer(at), rational(at["R"]) / 2
-    for step in range(limit):
-        if here.gap <= rational(target):
-            return step
-        here = here.step(clip)
-    raise ValueError(f"the target {target} is not reached in {limit} steps; raise the limit or the target")
