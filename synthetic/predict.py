@@ -2,11 +2,11 @@ r"""What the two controls must give, from theory alone: no code of the simulator
 
 *Quadratics.* In a block of m coordinates with one eigenvalue, SPSA sees the displacement u only through s = ‖u‖²: with
 z = (along u, across it), c = Σ λ √s ξ and s ← (√s − η c ξ)² + η² c² χ²_{m−1}, ξ standard normal. So the loss of MeZO
-is a Markov chain of one number per eigenvalue, and of one direction per layer one number per eigenvalue and layer: exact in
-law at a cost that does not depend on m.
+is a Markov chain of one number per eigenvalue, and that of one direction per layer of one number per eigenvalue and
+layer: exact in law at a cost that does not depend on m.
 
-*Log-cosh.* As d grows the coordinates become independent and follow du = −q tanh(u) dτ + q √(E tanh² u) dW, τ = t / d, q
-the step size times d (the mean field). At finite d counts are larger by the factor by which they are on an isotropic
+*Log-cosh.* As d grows the coordinates become independent and follow du = −q tanh(u) dτ + q √(E tanh² u) dW, τ = t / d,
+q the step size times d (the mean field). At finite d counts are larger by the factor by which they are on an isotropic
 quadratic, where the chain above is exact.
 """
 

@@ -88,7 +88,7 @@ class LogCosh:
 
     def slope(self, u: Tensor) -> Tensor:
         """See `Profile`; tanh by the sigmoid, six times faster in torch and exact to a unit roundoff of 1."""
-        return torch.sigmoid(2.0 * u).mul_(2.0).sub_(1.0)
+        return (2.0 * torch.sigmoid(2.0 * u)).sub_(1.0)
 
     def curvature(self, u: Tensor) -> Tensor:
         """See `Profile`; 4 q (1 − q) with q = 1 / (1 + e^{−2|u|}) does not cancel."""
