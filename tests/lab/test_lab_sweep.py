@@ -53,7 +53,7 @@ def gone(pid):
         return True
 
 
-def wait_until(condition, seconds=15.0):
+def wait_until(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited too long"
@@ -217,7 +217,7 @@ def test_killed_at_any_moment_it_goes_on_where_it_stopped(tmp_path, cells):
     assert 0 < len(finished) < count
     ran_before = len(starts(log))
     process = start_script(path, log, count)
-    assert process.wait(60) == 0, process.stderr.read()
+    assert process.wait(120) == 0, process.stderr.read()
     process.communicate()
     assert len(starts(log)) - ran_before == count - len(finished)
     with Store(tmp_path / "calm.sqlite") as calm, Store(path) as killed:
@@ -232,7 +232,7 @@ def test_interrupt_leaves_cleanly(tmp_path):
     process = start_script(path, log, 1000, start_new_session=True)
     wait_until(lambda: len(starts(log)) >= 4)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=60)
     assert process.returncode in (1, -signal.SIGINT)
     assert said.count("Traceback") == 1  # the parent's; the workers say nothing
     assert "KeyboardInterrupt" in said.splitlines()[-1]
@@ -256,12 +256,12 @@ def test_another_executor_needs_one_method(store, cells):
 def test_closing_the_outcomes_ends_the_workers(cells, tmp_path):
     log = tmp_path / "log"
     outcomes = ProcessExecutor(2).outcomes(
-        cells.square, [{"i": i, "sleep": 5.0 * i, "log": str(log)} for i in range(3)]
+        cells.square, [{"i": i, "sleep": 60.0 * i, "log": str(log)} for i in range(3)]
     )
     assert next(outcomes).result["steps"] == 0
     start = time.monotonic()
     outcomes.close()
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 30  # not the minute that the cell would take
     wait_until(lambda: all(gone(pid) for _, pid in starts(log)))
 
 
