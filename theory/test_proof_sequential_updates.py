@@ -77,7 +77,7 @@ TWINS: dict[str, Callable[[ExactCoupled], bool]] = {
 @pytest.fixture(scope="module")
 def found() -> Survey:
     """Exact rationals: coupled quadratics, couplings with steep ramps and halvings; ν and κ exact."""
-    return survey(coupled(), STATEMENTS, TWINS, num_examples=200)
+    return survey(coupled(), STATEMENTS, TWINS, num_examples=300)
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
