@@ -1,8 +1,8 @@
 r"""Step counts of the theorem's update beside the bounds, on a few hundred problems with fixed seeds. Numpy only.
 
 ``python -m theory.step_counts`` rewrites ``proofs/step_counts.csv`` and ``.md``; tests recompute a third of it. Every
-problem satisfies the hypotheses by construction: quadratics (which have every radius; R is drawn), smooth functions with
-R in closed form, piecewise linear curvature with R exact. Bounds and count use the same mu, R, start and target.
+problem satisfies the hypotheses by construction: quadratics (which have every radius; R is drawn), smooth functions
+with R in closed form, piecewise linear curvature with R exact. Bounds and count share mu, R, start and target.
 """
 
 from __future__ import annotations
