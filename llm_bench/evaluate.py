@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -68,8 +69,18 @@ class Evaluation:
         return {name: getattr(self, name) for name in names}
 
 
-def evaluate(model: LanguageModel, task: Task, examples: Sequence[Encoded], **options: Any) -> Evaluation:
-    """Metric and losses of a model on encoded examples; ``options`` as of `score`."""
+def evaluate(
+    model: LanguageModel, task: Task, examples: Sequence[Encoded], *, generate: bool = True, **options: Any
+) -> Evaluation:
+    """Metric and losses of a model on encoded examples.
+
+    Args:
+        model: In evaluation mode.
+        task: Gives metric and loss.
+        examples: At least one.
+        generate: Whether answers are generated where the metric needs them; without, it is nan there.
+        options: As of `score`.
+    """
     scores = score(model, examples, **options)
     gold = [example.gold for example in examples]
     first = [(t[g[0]], c[g[0]]) for t, c, g in zip(scores.totals, scores.counts, gold, strict=True)]
@@ -77,7 +88,9 @@ def evaluate(model: LanguageModel, task: Task, examples: Sequence[Encoded], **op
     several = all(len(example.options) > 1 for example in examples)
     option = metrics.option_loss(scores.means, gold) if several else float(language)
     predictions: list[str] = []
-    if task.generates:
+    if task.generates and not generate:
+        metric = math.nan
+    elif task.generates:
         predictions = generation.generate(model, [example.prompt for example in examples], task.max_new_tokens)
         references = [example.references for example in examples]
         f1 = [metrics.token_f1(p, r) for p, r in zip(predictions, references, strict=True)]

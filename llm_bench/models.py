@@ -201,6 +201,11 @@ def _check_architecture(config: Any, kind: Kind, source: Any) -> None:
         )
 
 
+def fingerprint(source: str | os.PathLike[str]) -> str:
+    """Sixteen digits of configuration and weights, without loading them; see `load` for what it raises."""
+    return _fingerprint(source, _config(source))
+
+
 def _fingerprint(source: str | os.PathLike[str], config: Any) -> str:
     """Hash of the configuration and of samples of the weight files: quick at any size."""
     digest = hashlib.sha256()

@@ -1,0 +1,158 @@
+"""A config to a result: the function that sweeps call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from helene.lab.store import config_key
+from llm_bench.evaluate import evaluate
+from llm_bench.models import num_parameters
+from llm_bench.runs.checkpoint import Folder
+from llm_bench.runs.config import UNTRAINED, RunConfig, from_dict
+from llm_bench.runs.environment import Environment
+from llm_bench.runs.meters import Stopwatch
+from llm_bench.runs.session import Session, close_sessions, session
+from llm_bench.runs.train import Progressed, Training
+from llm_bench.runs.untrained import evaluated, unsupported
+from llm_bench.tasks import get_task
+
+
+def run(config: Mapping[str, Any], env: Environment) -> dict[str, Any]:
+    """Run one config; returns the record's result.
+
+    A run that is stopped goes on from its last save when it is called again with the same work folder, to the same
+    result bit for bit: methods that see the loss only; with gradients, where the device's operations are deterministic.
+
+    Result:
+        ``status`` and ``message``; ``test`` (metric, loss, option_loss, auc, num_examples) where the role allows; for
+        trained methods ``dev`` at the best step, ``best_step``, ``curve`` (see `Progressed.look`), ``target`` (steps,
+        forwards, seconds; inf is a miss), ``forwards``, ``tokens``, ``training_seconds``, ``evaluation_seconds``,
+        ``peak_bytes`` by phase, ``energy_joules``, ``optimizer`` (its own diagnostics), ``trajectory_bytes``,
+        ``replayed`` (whether the replay gave dev's loss again); for all ``parameters``, ``preflight``, ``data``.
+    """
+    wanted = from_dict(config)
+    try:
+        return _run(wanted, env, config_key(config))
+    except torch.cuda.OutOfMemoryError as err:
+        message = _what_would_fit(wanted, env, err)
+        close_sessions()
+        return {"status": "out_of_memory", "message": message}
+
+
+def _run(config: RunConfig, env: Environment, key: str) -> dict[str, Any]:
+    reason = unsupported(config)
+    if reason:
+        raise ValueError(f"{config.method} on {config.task}: {reason}")
+    opened = session(config, env)
+    facts = {"preflight": opened.check(config), "data": _data(config, opened)}
+    if config.method in UNTRAINED:
+        return {**_untrained(config, opened), **facts}
+    folder = Folder(env.work, key)
+    training = Training(config, opened, folder)
+    state = training.run()
+    result = _trained(config, training, state)
+    result["trajectory_bytes"] = _keep_trajectory(training, env, key)
+    if state.curve and (config.role == "test" or training.task.generates):
+        result["replayed"] = training.to_best()
+        if training.task.generates:
+            result["dev"]["metric"] = evaluate(opened.model, training.task, training.tokens.dev).metric
+        if config.role == "test":
+            result["test"] = evaluate(opened.model, training.task, opened.test_tokens(config)).summary()
+    folder.remove()
+    return {**result, **facts}
+
+
+def _untrained(config: RunConfig, opened: Session) -> dict[str, Any]:
+    watch = Stopwatch(opened.model.device)
+    with opened.peaks.phase("evaluation"), watch.running():
+        report, more = evaluated(config, opened)
+    return {
+        "status": "out_of_budget",  # the budget of an untrained row is no step at all
+        "message": "no steps",
+        "test": report.summary(),
+        "method": more,
+        "forwards": 0,
+        "evaluation_seconds": watch.seconds,
+        "peak_bytes": opened.peaks.summary(),
+        "parameters": num_parameters(opened.model.module),
+    }
+
+
+def _trained(config: RunConfig, training: Training, state: Progressed) -> dict[str, Any]:
+    target = _target(config, state)
+    status, message = state.ended or ("out_of_budget", f"{state.step} steps made")
+    if target is not None and math.isfinite(target["steps"]):
+        message = f"dev reached {config.target} at step {target['steps']}" + (
+            f"; then {message}" if state.ended else ""
+        )
+        status = "reached"
+    place = state.curve["step"].index(state.best_step) if state.curve else None
+    names = ("dev_metric", "dev_loss", "dev_option_loss", "dev_auc")
+    diagnostics = getattr(training.optimizer, "diagnostics", dict)()
+    diagnostics.pop("projected_gradient", None)  # counted since the last resumption only; the curve has c
+    return {
+        "status": status,
+        "message": message,
+        "steps": state.step,
+        "best_step": state.best_step,
+        "dev": None if place is None else {name.removeprefix("dev_"): state.curve[name][place] for name in names},
+        "curve": state.curve,
+        "target": target,
+        "forwards": state.forwards,
+        "tokens": state.tokens,
+        "training_seconds": state.training_seconds,
+        "evaluation_seconds": state.evaluation_seconds,
+        "peak_bytes": training.peaks.summary(),
+        "state_bytes": training.optimizer.state_bytes(),
+        "energy_joules": training.energy.joules,
+        "optimizer": diagnostics,
+        "parameters": num_parameters(training.session.model.module),
+    }
+
+
+def _target(config: RunConfig, state: Progressed) -> dict[str, Any] | None:
+    """Steps, forwards and seconds until dev first reached the target; inf where it did not."""
+    if config.target is None:
+        return None
+    for place, value in enumerate(state.curve.get("dev_metric", [])):
+        if value >= config.target:
+            return {
+                "value": config.target,
+                "steps": state.curve["step"][place],
+                "forwards": state.curve["forwards"][place],
+                "training_seconds": state.curve["training_seconds"][place],
+            }
+    return {"value": config.target, "steps": math.inf, "forwards": math.inf, "training_seconds": math.inf}
+
+
+def _data(config: RunConfig, opened: Session) -> dict[str, Any]:
+    split = opened.tokens(config).split
+    sizes = {name: len(getattr(split, name)) for name in ("train", "dev", "test")}
+    return {"source": split.source, "overlap_with_test": split.overlap, **sizes}
+
+
+def _keep_trajectory(training: Training, env: Environment, key: str) -> int | None:
+    """Write the trajectory beside the store, where a folder is given; returns its bytes."""
+    if training.trajectory is None or env.work is None:
+        return None
+    path = Path(env.work) / "trajectories" / f"{key}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    training.trajectory.save(path)
+    return path.stat().st_size
+
+
+def _what_would_fit(config: RunConfig, env: Environment, err: Exception) -> str:
+    device = torch.device(env.device)
+    total = torch.cuda.mem_get_info(device)[1]
+    peak = torch.cuda.max_memory_allocated(device)
+    advice = "load it in bfloat16, or use LoRA or a prefix"
+    if config.method not in UNTRAINED and config.batch_size > 1:
+        rows = get_task(config.task, config.kind).max_length
+        advice = f"a batch_size of {config.batch_size // 2} or rows shorter than {rows} tokens, or {advice}"
+    first = str(err).splitlines()[0]
+    return f"{peak / 2**30:.1f} of {total / 2**30:.1f} GiB were taken when more was asked for ({first}); try {advice}"

@@ -1,0 +1,141 @@
+"""What runs of one model and one task share: the loaded weights and the rows in tokens, made once."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from llm_bench import models, tuning
+from llm_bench.batches import Batch, Side, collate
+from llm_bench.encode import Encoded, encode
+from llm_bench.models import LanguageModel
+from llm_bench.preflight import preflight
+from llm_bench.runs.config import RunConfig
+from llm_bench.runs.environment import Environment, split_of
+from llm_bench.runs.meters import PeakBytes
+from llm_bench.scoring import LOSSES
+from llm_bench.splits import Split
+from llm_bench.tasks import Task, get_task
+
+
+@dataclass
+class Tokens:
+    """A split in tokens.
+
+    Attributes:
+        split: The rows.
+        train: As the training loss needs them: all options, or the right one alone.
+        dev: With all options.
+        test: With all options, made when first asked for.
+    """
+
+    split: Split
+    train: list[Encoded]
+    dev: list[Encoded]
+    test: list[Encoded] | None = None
+
+
+class Session:
+    """One model with one tuning on one device, for any number of runs.
+
+    Args:
+        config: Of the first run; later ones must agree in model, dtype and tuning.
+        env: Where things are.
+    """
+
+    def __init__(self, config: RunConfig, env: Environment) -> None:
+        self.env = env
+        self.peaks = PeakBytes(torch.device(env.device))
+        with self.peaks.phase("load"):
+            self.model: LanguageModel = models.load(env.source(config.model), config.kind, config.dtype, env.device)
+            self.reset: tuning.Reset = tuning.prepare(self.model, config.tuned_by())
+        self._tokens: dict[Any, Tokens] = {}
+        self._preflights: dict[str, dict[str, Any]] = {}
+
+    @property
+    def side(self) -> Side:
+        """Where training rows are filled up."""
+        return "left" if self.model.kind == "causal" else "right"
+
+    def tokens(self, config: RunConfig) -> Tokens:
+        """The run's split in tokens; dev and training rows now, test rows only once they are asked for."""
+        key = (config.task, config.data_seed, config.k, config.num_train, config.num_dev, config.num_test)
+        if key not in self._tokens:
+            task, split = get_task(config.task, config.kind), split_of(config, self.env)
+            train = self.encoded(task, split.train)
+            if task.loss == "language_model":
+                train = [example.only_gold() for example in train]
+            self._tokens[key] = Tokens(split, train, self.encoded(task, split.dev))
+        return self._tokens[key]
+
+    def test_tokens(self, config: RunConfig) -> list[Encoded]:
+        """The test rows in tokens."""
+        tokens = self.tokens(config)
+        if tokens.test is None:
+            tokens.test = self.encoded(get_task(config.task, config.kind), tokens.split.test)
+        return tokens.test
+
+    def encoded(self, task: Task, rows: Sequence[dict[str, Any]]) -> list[Encoded]:
+        """Rows in tokens."""
+        return [encode(self.model, task, task.make(row)) for row in rows]
+
+    def check(self, config: RunConfig) -> dict[str, Any]:
+        """The preflight of the run's task, made once, on the untrained model."""
+        if config.task not in self._preflights:
+            self.reset(0)
+            task, some = get_task(config.task, config.kind), self.tokens(config).dev[:16]
+            source = self.env.source(config.model)
+            self._preflights[config.task] = preflight(
+                self.model, task, some, source=source, pretrained=self.env.pretrained
+            )
+        return self._preflights[config.task]
+
+    def batch(self, config: RunConfig, rows: Sequence[int]) -> Batch:
+        """A training batch on the device."""
+        task, train = get_task(config.task, config.kind), self.tokens(config).train
+        return collate(
+            [train[row] for row in rows],
+            self.model.pad_id,
+            self.side,
+            labels=task.loss == "classification",
+            length=config.row_length,
+            device=self.model.device,
+        )
+
+    def loss(self, config: RunConfig) -> Any:
+        """The task's training loss, a function of module and batch."""
+        return LOSSES[get_task(config.task, config.kind).loss]
+
+
+_open: dict[Any, Session] = {}
+
+
+def session(config: RunConfig, env: Environment) -> Session:
+    """The session of a config, kept until a run needs another one: loading takes longer than many runs."""
+    key = (
+        env.data,
+        env.source(config.model),
+        env.device,
+        env.pretrained,
+        config.fingerprint,
+        config.kind,
+        config.dtype,
+        config.tuned_by(),
+    )
+    if key not in _open:
+        close_sessions()
+        _open[key] = Session(config, env)
+    _open[key].env = env  # what is shown and saved may differ from run to run
+    return _open[key]
+
+
+def close_sessions() -> None:
+    """Give back the memory of the session that is open."""
+    _open.clear()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

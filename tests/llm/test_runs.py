@@ -1,0 +1,433 @@
+"""Runs: configs, batches, resuming to the bit, replaying the best step, and every way to end."""
+
+import dataclasses
+import json
+import math
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llm_families import make
+
+from helene.lab import canonical
+from helene.lab.executors import InlineExecutor
+from helene.lab.store import Store, StoreError, config_key
+from helene.lab.sweep import sweep
+from llm_bench.runs import config as configs
+from llm_bench.runs.checkpoint import Folder
+from llm_bench.runs.config import RunConfig, from_dict
+from llm_bench.runs.environment import environment, resolved
+from llm_bench.runs.meters import Stopwatch
+from llm_bench.runs.run import run
+from llm_bench.runs.session import close_sessions, session
+from llm_bench.runs.stream import BatchStream
+from llm_bench.runs.train import Training
+
+SMALL = {"num_train": 48, "num_dev": 24, "num_test": 30}
+
+
+@pytest.fixture(scope="module")
+def env(toy_data, tmp_path_factory):
+    """An environment with a tiny random model of each kind."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    folder = tmp_path_factory.mktemp("models")
+    sources = {}
+    for family in ("opt", "roberta"):
+        model = make(family, dtype=torch.float32, layers=1)
+        model.module.save_pretrained(folder / family)
+        model.tokenizer.save_pretrained(folder / family)
+        sources[family] = str(folder / family)
+    yield environment(toy_data, models=sources, pretrained=False)
+    close_sessions()
+
+
+def opt(**more):
+    values = {"model": "opt", "kind": "causal", "task": "sst2", "method": "mezo", "lr": 1e-3, "eps": 1e-3, **SMALL}
+    return RunConfig(**{**values, "tuning": "prefix", "steps": 12, "eval_every": 4, "batch_size": 4, **more})
+
+
+def result_of(config, env, **changes):
+    env = dataclasses.replace(env, **changes)
+    return run(resolved(config, env).to_dict(), env)
+
+
+def comparable(result):
+    return canonical.without_seconds(canonical.plain(result))
+
+
+# Configs
+
+
+def test_a_config_survives_toml_and_dicts(tmp_path):
+    config = opt(method="helene", hyper={"anneal_horizon": math.inf, "floor": "mean:1", "interval": 5}, target=0.8)
+    assert from_dict(config.to_dict()) == config
+    (tmp_path / "run.toml").write_text(configs.to_toml(config))
+    assert configs.load(tmp_path / "run.toml") == config
+    changed = configs.load(tmp_path / "run.toml", ["lr=1e-2", "hyper.interval=7", "k=16", "task=rte", "target=none"])
+    assert (changed.lr, changed.hyper["interval"], changed.k, changed.task, changed.target) == (
+        0.01,
+        7,
+        16,
+        "rte",
+        None,
+    )
+    assert config_key(changed.to_dict()) != config_key(config.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"learning_rate": 1.0}, "a run has no setting 'learning_rate'; it has model"),
+        ({"steps": "many"}, "steps must be int, got 'many'"),
+        ({"engine": 1}, "engine must be bool, got 1"),
+        ({"steps": True}, "steps must be int, got True"),
+        ({"lr": 0}, "lr must be positive, got 0"),
+        ({"eps": None}, "mezo needs eps > 0; 1e-3 is usual, got None"),
+        ({"method": "ft-adam"}, "ft-adam takes no eps, got 0.001"),
+        ({"method": "zosgd"}, "no method 'zosgd'"),
+        ({"task": "qqp"}, "no causal task 'qqp'"),
+        ({"tuning": "bitfit"}, "tuning must be one of"),
+        ({"role": "train"}, "role must be test or tune"),
+        ({"dtype": "int8"}, "dtype must be one of"),
+        ({"eval_every": 0}, "steps, eval_every and batch_size must be at least 1"),
+        ({"task": "squad", "target": 0.5}, "set no target"),
+    ],
+)
+def test_bad_settings_are_named(values, message):
+    with pytest.raises(ValueError, match=message):
+        from_dict({**opt().to_dict(), **values})
+
+
+def test_bad_files_and_words_are_named(tmp_path):
+    (tmp_path / "bad.toml").write_text("lr = = 3")
+    with pytest.raises(ValueError, match=r"bad\.toml is not TOML"):
+        configs.load(tmp_path / "bad.toml")
+    with pytest.raises(ValueError, match="an override must read name=value, got 'lr'"):
+        configs.load(None, ["lr"])
+    with pytest.raises(ValueError, match="a run needs kind, task, method"):
+        configs.load(None, ["model=x"])
+
+
+def test_fingerprints_belong_to_the_config(env):
+    config = resolved(opt(), env)
+    assert len(config.fingerprint) == len(config.rows) == 16
+    assert resolved(config, env) == config
+    assert resolved(opt(data_seed=1), env).rows != config.rows
+    with pytest.raises(ValueError, match="made with model 0000, those here are"):
+        resolved(opt(fingerprint="0000"), env)
+    with pytest.raises(ValueError, match="run is for device 'cuda', this machine's is 'cpu'"):
+        resolved(opt(device="cuda"), env)
+
+
+# Batches
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(rows=st.integers(1, 40), size=st.integers(1, 50), seed=st.integers(0, 1000))
+def test_each_row_comes_once_an_epoch_and_any_batch_can_be_had_alone(rows, size, seed):
+    stream = BatchStream(rows, size, seed)
+    batches = [stream.rows(t) for t in range(1, 8)]
+    assert {len(batch) for batch in batches} == {min(rows, size)}
+    flat = [row for batch in batches for row in batch]
+    for start in range(0, len(flat) - rows + 1, rows):
+        assert sorted(flat[start : start + rows]) == list(range(rows))
+    assert BatchStream(rows, size, seed).rows(5) == batches[4]
+
+
+def test_the_order_depends_on_the_seed():
+    assert BatchStream(30, 30, 0).rows(1) != BatchStream(30, 30, 1).rows(1)
+    assert BatchStream(30, 30, 0).rows(1) != BatchStream(30, 30, 0).rows(2)
+
+
+# Results
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        opt(tuning="full"),
+        opt(method="helene", lr=1e-4, hyper={"interval": 3}),
+        opt(method="helene-own-batch", lr=1e-4),
+        opt(method="zo-sgd-cons", lr=1e-3),
+        opt(method="forward-grad"),
+        opt(method="fzoo", lr=1e-3, hyper={"num_directions": 2}),
+        opt(method="ft-adam", eps=None),
+        opt(task="copa", tuning="lora", lr=1e-2),
+        opt(task="squad", lr=1e-3, num_test=3, num_dev=4),
+        opt(model="roberta", kind="masked", task="snli", k=8, data_seed=13),
+    ],
+    ids=lambda c: f"{c.method}-{c.task}-{c.tuning}",
+)
+def test_a_run_is_complete_repeatable_and_plain(config, env):
+    result = result_of(config, env)
+    json.dumps(canonical.plain(result))
+    assert result["status"] == "out_of_budget"
+    assert result["curve"]["step"] == [0, 4, 8, 12]
+    assert result["steps"] == 12
+    per_step = {"helene-own-batch": None, "zo-sgd-cons": 5, "fzoo": 3, "ft-adam": 3}.get(config.method, 2)
+    if per_step:
+        assert result["forwards"] == 12 * per_step
+    assert result["curve"]["forwards"][-1] == result["forwards"]
+    assert result["test"]["num_examples"] == min(config.num_test, 30)
+    assert result["data"]["train"] == (24 if config.k else 48)
+    assert (result["curve"]["c_rms"][1] is None) == (config.method == "ft-adam")
+    assert comparable(result_of(config, env)) == comparable(result)
+    assert result["best_step"] in result["curve"]["step"]
+    best = result["curve"]["step"].index(result["best_step"])
+    if config.task != "squad":
+        assert result["dev"]["metric"] == result["curve"]["dev_metric"][best] == max(result["curve"]["dev_metric"])
+
+
+def test_seeds_of_data_and_of_directions_are_apart(env):
+    base = result_of(opt(tuning="full"), env)
+    other_z = result_of(opt(tuning="full", seed=1), env)
+    other_data = result_of(opt(tuning="full", data_seed=1), env)
+    assert other_z["curve"]["dev_loss"][0] == base["curve"]["dev_loss"][0]
+    assert other_z["curve"]["dev_loss"][1:] != base["curve"]["dev_loss"][1:]
+    assert other_data["curve"]["dev_loss"][0] != base["curve"]["dev_loss"][0]
+
+
+def test_tuning_runs_never_look_at_the_test_set(env, monkeypatch):
+    from llm_bench.runs.session import Session
+
+    monkeypatch.setattr(Session, "test_tokens", lambda *_: pytest.fail("the test set was looked at"))
+    assert "test" not in result_of(opt(role="tune"), env)
+
+
+def test_the_test_set_is_scored_with_the_weights_of_the_best_step(env):
+    """Reached again by replay or from a copy, whichever step was the best; where none was, the untrained model."""
+    settled = set()
+    for seed in range(12):
+        config = opt(tuning="full", lr=1e-2, steps=12, seed=seed)
+        replayed, copied = result_of(config, env), result_of(dataclasses.replace(config, best="copy"), env)
+        place = 0 if replayed["best_step"] == 0 else 2 if replayed["best_step"] == 12 else 1
+        assert copied["best_step"] == replayed["best_step"]
+        assert copied["test"] == replayed["test"]
+        assert replayed["replayed"] is (True if place == 1 else None)
+        assert copied["replayed"] is None
+        if place == 0:
+            zero_shot = opt(tuning="full", method="zero-shot", lr=None, eps=None, steps=0)
+            assert replayed["test"] == result_of(zero_shot, env)["test"]
+        settled.add(place)
+        if len(settled) == 3:
+            break
+    assert settled >= {0, 1}
+
+
+def test_the_target_is_the_first_look_that_has_it_and_a_miss_is_infinite(env):
+    base = result_of(opt(), env)
+    first = result_of(opt(target=base["curve"]["dev_metric"][0]), env)
+    assert (first["status"], first["target"]["steps"], first["target"]["forwards"]) == ("reached", 0, 0)
+    miss = result_of(opt(target=1.01), env)
+    assert miss["status"] == "out_of_budget"
+    assert miss["target"] == {"value": 1.01, "steps": math.inf, "forwards": math.inf, "training_seconds": math.inf}
+    assert comparable(miss)["curve"] == comparable(base)["curve"]
+
+
+@pytest.mark.parametrize("method", ["zero-shot", "icl", "linear-probe", "bias-only"])
+def test_untrained_rows(method, env):
+    config = opt(method=method, task="rte", lr=None, eps=None, steps=0)
+    result = result_of(config, env)
+    assert result["forwards"] == 0
+    assert result["test"]["num_examples"] == 30
+    assert comparable(result_of(config, env)) == comparable(result)
+    if method == "bias-only":
+        zero = result_of(opt(method="zero-shot", task="rte", lr=None, eps=None, steps=0), env)
+        assert zero["test"]["auc"] == pytest.approx(result["test"]["auc"])
+
+
+def test_what_a_method_cannot_do_is_said(env):
+    with pytest.raises(ValueError, match="linear-probe on copa: copa has no classes"):
+        result_of(opt(method="linear-probe", task="copa", lr=None, eps=None, steps=0), env)
+    masked = {"model": "roberta", "kind": "masked", "k": 8}
+    with pytest.raises(ValueError, match="in-context learning is for causal models"):
+        result_of(opt(method="icl", lr=None, eps=None, steps=0, **masked), env)
+
+
+def test_one_model_is_loaded_for_many_runs_and_no_run_marks_the_next(env):
+    fresh = result_of(opt(), env)
+    opened = session(resolved(opt(), env), env)
+    for lr in (1.0, 1e-2):
+        result_of(opt(lr=lr), env)
+        assert session(resolved(opt(), env), env) is opened
+    assert comparable(result_of(opt(), env)) == comparable(fresh)
+    close_sessions()
+    assert comparable(result_of(opt(), env)) == comparable(fresh)
+
+
+# Ends
+
+
+def test_a_step_size_far_too_large_ends_as_a_status_not_an_exception(env):
+    result = result_of(opt(tuning="full", lr=1e4, steps=200, eval_every=50), env)
+    assert result["status"] in ("diverged", "non_finite")
+    assert result["steps"] < 200
+    assert "test" in result, "the best dev step is there all the same"
+
+
+def test_a_loss_that_is_exactly_zero_ends_the_run(env, monkeypatch):
+    from llm_bench.runs import session as sessions
+
+    def collapsed(module, batch):
+        return torch.zeros(())
+
+    monkeypatch.setitem(sessions.LOSSES, "classification", collapsed)
+    result = result_of(opt(steps=100, eval_every=50), env)
+    assert (result["status"], result["steps"]) == ("diverged", 50)
+    assert "exactly 0" in result["message"]
+
+
+def test_a_loss_that_is_nan_ends_the_run(env, monkeypatch):
+    from llm_bench.runs import session as sessions
+
+    real, calls = sessions.LOSSES["classification"], []
+
+    def sick(module, batch):
+        calls.append(1)
+        return real(module, batch) * (math.nan if len(calls) > 8 else 1)
+
+    monkeypatch.setitem(sessions.LOSSES, "classification", sick)
+    result = result_of(opt(), env)
+    assert result["status"] == "non_finite"
+    assert result["steps"] == 4
+    assert result["curve"]["step"] == [0, 4]
+
+
+def test_out_of_memory_is_a_row_and_the_sweep_goes_on(env, tmp_path, monkeypatch):
+    real = Training.run
+
+    def hungry(self):
+        if self.config.batch_size == 8:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+        return real(self)
+
+    monkeypatch.setattr(Training, "run", hungry)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (2**30, 80 * 2**30))
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda device: 79 * 2**30)
+    cells = [resolved(opt(batch_size=b), env).to_dict() for b in (8, 4)]
+
+    def call(config):
+        return run(config, env)
+
+    with Store(tmp_path / "s.sqlite") as store:
+        first, second = sweep("x", cells, call, store, executor=InlineExecutor(), progress=False)
+    assert first.result["status"] == "out_of_memory"
+    assert "79.0 of 80.0 GiB" in first.result["message"]
+    assert "a batch_size of 4" in first.result["message"]
+    assert not first.failed
+    assert second.result["status"] == "out_of_budget"
+
+
+# Interruptions
+
+
+def _run_and_save_often(config, env):
+    run(config, env)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config",
+    [
+        opt(method="helene", tuning="full", lr=1e-4, hyper={"interval": 3}, steps=60, eval_every=20),
+        opt(method="mezo", lr=1e-2, steps=60, eval_every=20),
+    ],
+    ids=lambda c: f"{c.method}-{c.tuning}",
+)
+def test_a_run_goes_on_after_sigkill_to_the_same_bits(config, env, tmp_path):
+    config = resolved(config, env)
+    expected = result_of(config, env)
+    often = dataclasses.replace(env, work=str(tmp_path), save_seconds=0.0)
+    state = tmp_path / config_key(config.to_dict()) / "state.pt"
+    process = multiprocessing.get_context("spawn").Process(target=_run_and_save_often, args=(config.to_dict(), often))
+    process.start()
+    deadline = time.monotonic() + 60
+    while not state.is_file() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    saved = torch.load(state, weights_only=True)["progressed"]["step"]
+    assert 0 < saved < 60
+    opened = session(config, often)
+    training = Training(config, opened, Folder(often.work, config_key(config.to_dict())))
+    assert training._restore()
+    assert training.state.step == saved
+    found = run(config.to_dict(), often)
+    found.pop("trajectory_bytes")
+    expected.pop("trajectory_bytes")
+    assert comparable(found) == comparable(expected)
+    assert not state.exists(), "a finished run leaves nothing under way"
+    assert (tmp_path / "trajectories").is_dir()
+
+
+def test_a_saved_run_goes_on_in_the_same_process_too(env, tmp_path):
+    """Also methods with gradients, on a CPU, whose best weights are a copy."""
+    for config in (opt(method="ft-adam", eps=None), opt(method="helene-own-batch", lr=1e-4)):
+        expected = result_of(config, env)
+        often = dataclasses.replace(env, work=str(tmp_path), save_seconds=0.0)
+        wanted = resolved(config, often)
+        opened = session(wanted, often)
+        interrupted = Training(wanted, opened, Folder(often.work, config_key(wanted.to_dict())))
+        interrupted._look()
+        interrupted._watch = Stopwatch(torch.device("cpu"))
+        interrupted._steps(4, math.inf)
+        interrupted._look()
+        interrupted._steps(6, math.inf)
+        interrupted._save()
+        found = run(wanted.to_dict(), often)
+        for result in (found, expected):
+            result.pop("trajectory_bytes")
+        assert comparable(found) == comparable(expected)
+
+
+def test_a_damaged_save_begins_the_run_anew(env, tmp_path):
+    config = resolved(opt(), env)
+    folder = tmp_path / config_key(config.to_dict())
+    folder.mkdir()
+    (folder / "state.pt").write_bytes(b"torn")
+    result = result_of(config, env, work=str(tmp_path))
+    expected = result_of(config, env)
+    result.pop("trajectory_bytes"), expected.pop("trajectory_bytes")
+    assert comparable(result) == comparable(expected)
+
+
+def test_a_full_disk_is_one_clear_error(tmp_path, monkeypatch):
+    def full(*_):
+        raise RuntimeError("PytorchStreamWriter failed writing file: No space left on device")
+
+    monkeypatch.setattr("torch.save", full)
+    with pytest.raises(ValueError, match=r"cannot write .*No space left.*what was finished is in the store"):
+        Folder(str(tmp_path), "k").save("state.pt", {})
+    assert not list(Path(tmp_path).rglob("*.partial"))
+
+
+def test_two_sweeps_on_one_store_are_refused(tmp_path):
+    with Store(tmp_path / "s.sqlite"), pytest.raises(StoreError, match="is being written by process"):
+        Store(tmp_path / "s.sqlite")
+
+
+def test_a_trajectory_is_kept_beside_the_store_and_replays(env, tmp_path):
+    from helene.trajectory import Trajectory
+    from llm_bench import methods
+    from llm_bench.runs.checkpoint import weights
+
+    config = resolved(opt(lr=1e-3), env)
+    result = result_of(config, env, work=str(tmp_path))
+    (path,) = (tmp_path / "trajectories").glob("*.npz")
+    assert path.stat().st_size == result["trajectory_bytes"]
+    opened = session(config, env)
+    opened.reset(config.seed)
+    optimizer = methods.build("mezo", opened.model.module, config.hyper_parameters(), seed=0, batch_size=4, steps=12)
+    Trajectory.load(path).replay(optimizer)
+    replayed = weights(opened.model.module)
+    training = Training(config, opened, Folder(None, ""))
+    training.run()
+    assert all(torch.equal(a, replayed[name]) for name, a in weights(opened.model.module).items())
