@@ -32,7 +32,7 @@ def mean_gradient(closure: Closure, params: Sequence[Tensor]) -> tuple[list[Tens
 
     Raises:
         ValueError: If the closure returns no scalar or its loss has no graph.
-        FloatingPointError: If the loss is not finite.
+        FloatingPointError: If the loss or the gradient is not finite.
     """
     with torch.enable_grad():
         loss = closure()
@@ -80,4 +80,9 @@ def _gradient(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
     if not isinstance(loss, Tensor) or not loss.requires_grad:
         raise ValueError("the closure's result has no graph to go back through; it must not run under torch.no_grad")
     found = torch.autograd.grad(loss, list(params), allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]
+    gradients = [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]
+    if not all(g.isfinite().all() for g in gradients):
+        raise FloatingPointError(
+            "the gradient is not finite; parameters and state are unchanged. A wider dtype or a smaller lr helps"
+        )
+    return gradients

@@ -18,6 +18,7 @@ import math
 import sys
 import threading
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -67,13 +68,16 @@ def integers(
         ValueError: If a part of the key does not fit its field.
     """
     _check_key(seed, step, draw, parameter, start + count)
-    first = start // 4
-    blocks = np.arange(first, -(-(start + count) // 4), dtype=np.uint64)
-    words = np.empty((blocks.size, 4), np.uint32)
-    a, b = _philox(blocks, *_words(step, draw, parameter), seed, rounds)
-    words[:, 0], words[:, 1] = a >> _32, a & np.uint64(0xFFFFFFFF)
-    words[:, 2], words[:, 3] = b >> _32, b & np.uint64(0xFFFFFFFF)
-    return words.reshape(-1)[start - 4 * first :][:count]
+    first, last = start // 4, -(-(start + count) // 4)
+    out = np.empty((last - first, 4), np.uint32)
+    work, key = _workspace(last - first), _words(step, draw, parameter)
+    for lo in range(first, last, _CHUNK):
+        hi = min(lo + _CHUNK, last)
+        for column, packed in enumerate(_philox(np.arange(lo, hi, dtype=np.uint64), *key, seed, rounds, work)):
+            halves = packed.view(np.uint32)
+            out[lo - first : hi - first, 2 * column] = halves[_HIGH::2]
+            out[lo - first : hi - first, 2 * column + 1] = halves[1 - _HIGH :: 2]
+    return out.reshape(-1)[start - 4 * first :][:count]
 
 
 def normal(
@@ -192,6 +196,17 @@ def _words(step: int, draw: int, parameter: int) -> tuple[np.ndarray, np.ndarray
     return np.uint64(words[0]).reshape(1), np.uint64(words[1]).reshape(1), np.uint64(words[2]).reshape(1)
 
 
+@lru_cache(64)
+def _keys(seed: int, rounds: int) -> list[tuple[np.uint64, np.uint64]]:
+    """The key of each round, shifted to the high word."""
+    low, high = seed & 0xFFFFFFFF, seed >> 32
+    step0, step1 = _WEYL
+    return [
+        (np.uint64((low + r * step0 & 0xFFFFFFFF) << 32), np.uint64((high + r * step1 & 0xFFFFFFFF) << 32))
+        for r in range(rounds)
+    ]
+
+
 def _philox(
     c0: np.ndarray,
     c1: np.ndarray,
@@ -211,13 +226,7 @@ def _philox(
     n = c0.size
     a, b, p, q = work.a[:n], work.b[:n], work.p[:n], work.q[:n]
     m0, m1 = (np.uint64(m) for m in _MULTIPLIERS)
-    keys = [
-        tuple(
-            np.uint64((k + r * w & 0xFFFFFFFF) << 32)
-            for k, w in zip((seed & 0xFFFFFFFF, seed >> 32), _WEYL, strict=True)
-        )
-        for r in range(rounds)
-    ]
+    keys = _keys(seed, rounds)
     head = (c2 * m1) ^ (c1 << _32) ^ keys[0][0]
     np.multiply(c0, m0, out=q)
     np.bitwise_xor(q, (c3 << _32) ^ keys[0][1], out=b)

@@ -1,0 +1,209 @@
+"""The table of the contract: methods and targets. A new method is tested by adding one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import helene
+from helene.lab.transformer import TinyTransformer, TransformerConfig
+
+
+@dataclass(frozen=True)
+class Method:
+    """A class and the arguments that make it work on targets of unit scale.
+
+    Attributes:
+        step: "slope" if a step is lr times a gradient, "unit" if it is about lr whatever the loss.
+        momentum: The argument that switches momentum off at 0.
+        coupled: Whether weight decay is part of the gradient and shows.
+        gain: Bound on |d step / d c| in units of lr |z|, with the arguments of `flat`.
+        flat: Arguments that make that bound hold.
+    """
+
+    name: str
+    step: str = "slope"
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    momentum: str | None = None
+    coupled: bool = False
+    gain: float = 1.0
+    flat: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def cls(self) -> type[helene.optimizers.base.Base]:
+        return getattr(helene, self.name)
+
+    @property
+    def zeroth_order(self) -> bool:
+        return issubclass(self.cls, helene.optimizers.zeroth.ZerothOrder)
+
+    def build(self, params: Any, lr: float, **more: Any) -> Any:
+        options = {**self.kwargs, **more}
+        if not self.zeroth_order:
+            options = {k: v for k, v in options.items() if k not in ("eps", "model")}
+        return self.cls(params, lr, **options)
+
+
+CURVED = {"batch_size": 4, "interval": 3}
+DAMPED = {"denominator_eps": 1.0}
+METHODS = [
+    Method("Helene", kwargs={"anneal_horizon": 50, "beta1": 0.5, **CURVED}, momentum="beta1"),
+    Method("MeZO"),
+    Method("ZOMomentum", kwargs={"momentum": 0.5}, momentum="momentum"),
+    Method("ZOConservative"),
+    Method("ZOSign", "unit", gain=0.0),
+    Method("ZOScalarSign", "unit", gain=0.0),
+    Method("ZOAdam", "unit", {"beta2": 0.9}, momentum="beta1", coupled=True, flat=DAMPED),
+    Method("ZOAdamW", "unit", {"beta2": 0.9}, momentum="beta1", flat=DAMPED),
+    Method("ZOLion", "unit", {"beta2": 0.5}, momentum="beta1", gain=0.0),
+    Method("ZOSophia", "unit", {"beta1": 0.5, **CURVED}, momentum="beta1", flat=DAMPED),
+    Method("ZONewton", kwargs={**CURVED, **DAMPED}),
+    Method("ForwardGrad"),
+    Method("HiZOO", kwargs={"smooth": 1e-3}),
+    Method("FZOO", "unit", {"num_directions": 3}, gain=100.0),
+    Method("SGD", kwargs={"momentum": 0.5}, momentum="momentum", coupled=True, gain=0.0),
+    Method("Adam", "unit", {"beta2": 0.9}, momentum="beta1", coupled=True, gain=0.0),
+    Method("AdamW", "unit", {"beta2": 0.9}, momentum="beta1", gain=0.0),
+    Method("Lion", "unit", {"beta2": 0.5}, momentum="beta1", gain=0.0),
+    Method("SophiaG", "unit", {"curvature": "backprop", "beta1": 0.5, **CURVED}, momentum="beta1", gain=0.0),
+]
+
+
+@dataclass
+class Target:
+    """A model, its loss, and step sizes that suit it."""
+
+    model: nn.Module
+    loss: Callable[[], torch.Tensor]
+    slope: float
+    unit: float
+    eps: float
+    calls: int = 0
+    backwards: int = 0
+
+    def closure(self) -> torch.Tensor:
+        """The loss, counted, backwards through it too."""
+        self.calls += 1
+        loss = self.loss()
+        if loss.requires_grad:
+            loss.register_hook(lambda _: setattr(self, "backwards", self.backwards + 1))
+        return loss
+
+    def lr(self, method: Method) -> float:
+        return self.slope if method.step == "slope" else self.unit
+
+    def bits(self) -> list[torch.Tensor]:
+        return [p.detach().clone() for p in self.model.parameters()]
+
+
+class Vectors(nn.Module):
+    """Two trained vectors and a frozen one; the forward is the loss."""
+
+    def __init__(self, a, b, dtype, loss):
+        super().__init__()
+        self.a, self.b = (nn.Parameter(torch.tensor(v, dtype=dtype)) for v in (a, b))
+        self.frozen = nn.Parameter(torch.ones(2, dtype=dtype), requires_grad=False)
+        self.loss = loss
+
+    def forward(self):
+        return self.loss(self.a.double(), self.b.double()) * self.frozen.prod()
+
+
+def _bowl(a, b):
+    k = torch.tensor([0.5, 1.0, 1.5, 2.0], dtype=torch.float64)
+    return ((a - 1) ** 2 @ k + ((b - 1) ** 2).sum()) / 2
+
+
+def _valley(a, b):
+    return ((1 - a) ** 2 + 100 * (b - a**2) ** 2).sum()
+
+
+def quadratic(dtype):
+    model = Vectors([0.0] * 4, [0.0] * 2, dtype, _bowl)  # zero-initialised
+    return Target(model, model, slope=0.05, unit=0.03, eps=1e-2)
+
+
+def rosenbrock(dtype):
+    model = Vectors([-1.2], [1.0], dtype, _valley)
+    return Target(model, model, slope=2e-4, unit=5e-3, eps=1e-2)
+
+
+def logistic(dtype):
+    generator = torch.Generator().manual_seed(1)
+    x, model = torch.randn(12, 4, generator=generator), nn.Sequential(nn.Linear(4, 1), nn.Dropout(0.0))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.linspace(-1, 1, 4)[None])
+        model[0].bias.zero_()
+    model.to(dtype)
+    model[0].bias.requires_grad_(False)
+    y, x = (x @ torch.tensor([2.0, -1.0, 1.0, 0.5]) > 0).double(), x.to(dtype)
+    return Target(
+        model, lambda: F.binary_cross_entropy_with_logits(model(x)[:, 0].double(), y), slope=0.3, unit=0.05, eps=1e-2
+    )
+
+
+def transformer(dtype):
+    model = TinyTransformer(
+        TransformerConfig(vocab=6, d_model=4, n_layer=1, n_head=2, max_len=6, mlp_ratio=2, tied=False)
+    )
+    model.position.weight.requires_grad_(False)
+    with torch.no_grad():  # the initial 0.02 makes the norms' backward overflow float16
+        model.embed.weight.mul_(25)
+    model.to(dtype)
+    tokens = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
+    return Target(model, lambda: _next_token_loss(model, tokens), slope=0.03, unit=0.01, eps=1e-2)
+
+
+def _next_token_loss(model, tokens):
+    return F.cross_entropy(model(tokens[:, :-1]).double().flatten(0, -2), tokens[:, 1:].flatten())
+
+
+class _LoRALinear(nn.Module):
+    """Frozen weight plus b a, b zero at first."""
+
+    def __init__(self, size):
+        super().__init__()
+        generator = torch.Generator().manual_seed(2)
+        self.weight = nn.Parameter(torch.randn(size, size, generator=generator) / size**0.5, requires_grad=False)
+        self.lora_a = nn.Parameter(torch.randn(2, size, generator=generator) / size**0.5)
+        self.lora_b = nn.Parameter(torch.zeros(size, 2))
+
+    def forward(self, x):
+        return F.linear(x, self.weight) + F.linear(F.linear(x, self.lora_a), self.lora_b)
+
+
+def lora(dtype):
+    model = nn.Sequential(_LoRALinear(4), nn.Tanh(), _LoRALinear(4)).to(dtype)
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(3)).to(dtype)
+    return Target(model, lambda: (model(x).double() - 1).square().mean(), slope=0.05, unit=0.03, eps=1e-2)
+
+
+class _Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(5, 4), nn.Linear(4, 5)
+        generator = torch.Generator().manual_seed(4)
+        with torch.no_grad():
+            self.embed.weight.normal_(0, 0.5, generator=generator)
+            self.head.bias.zero_()
+        self.head.weight = self.embed.weight
+        self.head.bias.requires_grad_(False)
+
+    def forward(self, tokens):
+        return self.head(self.embed(tokens).tanh())
+
+
+def tied(dtype):
+    model, tokens = _Tied().to(dtype), torch.arange(5)
+    return Target(
+        model, lambda: F.cross_entropy(model(tokens).double(), tokens.roll(1)), slope=0.1, unit=0.03, eps=1e-2
+    )
+
+
+TARGETS = [quadratic, rosenbrock, logistic, transformer, lora, tied]
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
