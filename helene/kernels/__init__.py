@@ -88,4 +88,4 @@ def apply(optimizer: Any, step: int, scalars: list[float]) -> None:
 
     method = methods.method_of(optimizer)
     assert isinstance(method, methods.Method)
-    eager.apply(optimizer, method, step, scalars[0])
+    eager.apply(optimizer, method, step, optimizer._coefficients(scalars)[0])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from helene import functional
+from helene.kernels.tiles import Piece, Tiles
 
 SGD, HELENE, MOMENTUM, SIGN, ADAM, LION = range(6)  # the codes of helene.kernels.update
 NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)
@@ -25,6 +26,38 @@ class Method(NamedTuple):
 
     code: int
     hypers: Callable[[Any, dict[str, Any], int], list[float]]
+
+    def rows(self, optimizer: Any, step: int) -> Tensor:
+        """Hyper-parameters of a step, float32, shape (groups, `NUM_HYPERS`)."""
+        rows = [self.hypers(optimizer, group, step) for group in optimizer.param_groups]
+        return torch.tensor([row + [0.0] * (NUM_HYPERS - len(row)) for row in rows], dtype=torch.float32)
+
+    def tables(self, optimizer: Any) -> list[Tiles]:
+        """A table for each dtype of the trained parameters, with their state, kept until a tensor moves."""
+        for target, group in zip(optimizer._targets, optimizer._groups, strict=True):
+            optimizer._allocate(target.tensor, group)
+        addresses = [
+            tensor.data_ptr()
+            for target in optimizer._targets
+            for tensor in (target.tensor, *optimizer.state[target.tensor].values())
+            if isinstance(tensor, Tensor)
+        ]
+        kept: tuple[list[int], list[Tiles]] | None = optimizer.__dict__.get("_tables")
+        if kept is not None and kept[0] == addresses:  # the tables hold their tensors, so no address is used again
+            return kept[1]
+        pieces: dict[torch.dtype, list[Piece]] = {}
+        group_index = {id(group): i for i, group in enumerate(optimizer.param_groups)}
+        for target, group in zip(optimizer._targets, optimizer._groups, strict=True):
+            p = target.tensor
+            state: list[Tensor] = []
+            for name in optimizer._STATE:
+                stored = optimizer.state[p][name]
+                state += [stored, optimizer.state[p].get(f"{name}_scale", stored)]
+            piece = Piece(p.detach(), target.id, 0, group_index[id(group)], tuple(state))
+            pieces.setdefault(p.dtype, []).append(piece)
+        tables = [Tiles(same) for same in pieces.values()]
+        optimizer.__dict__["_tables"] = addresses, tables
+        return tables
 
 
 def method_of(optimizer: Any) -> Method | str:
@@ -85,29 +118,27 @@ def _helene(optimizer: Any, group: dict[str, Any], step: int) -> list[float]:
 
 
 def _momentum(optimizer: Any, group: dict[str, Any], step: int) -> list[float]:
-    return [*_decays(group), group["beta1"], 0.0]
+    return [*_decays(group), group["momentum"]]
 
 
 def _sign(optimizer: Any, group: dict[str, Any], step: int) -> list[float]:
     return list(_decays(group))
 
 
-def _adam(coupled: bool) -> Callable[[Any, dict[str, Any], int], list[float]]:
-    def hypers(optimizer: Any, group: dict[str, Any], step: int) -> list[float]:
-        beta1, beta2 = group["beta1"], group["beta2"]
-        return [
-            group["lr"] * functional.bias_correction(beta1, step),
-            0.0 if coupled else group["lr"] * group["weight_decay"],
-            beta1,
-            1.0 - beta1,
-            beta2,
-            1.0 - beta2,
-            math.sqrt(functional.bias_correction(beta2, step)),
-            group["denominator_eps"],
-            group["weight_decay"] if coupled else 0.0,
-        ]
-
-    return hypers
+def _adam(optimizer: Any, group: dict[str, Any], step: int) -> list[float]:
+    beta1, beta2, coupled = group["beta1"], group["beta2"], optimizer._COUPLED
+    lr, decay = _decays(group)
+    return [
+        lr * functional.bias_correction(beta1, step),
+        0.0 if coupled else decay,
+        beta1,
+        1.0 - beta1,
+        beta2,
+        1.0 - beta2,
+        math.sqrt(functional.bias_correction(beta2, step)),
+        group["denominator_eps"],
+        group["weight_decay"] if coupled else 0.0,
+    ]
 
 
 def _lion(optimizer: Any, group: dict[str, Any], step: int) -> list[float]:
@@ -117,4 +148,10 @@ def _lion(optimizer: Any, group: dict[str, Any], step: int) -> list[float]:
 _METHODS = {
     "helene.optimizers.mezo.MeZO": Method(SGD, _sgd),
     "helene.optimizers.helene.Helene": Method(HELENE, _helene),
+    "helene.optimizers.momentum.ZOMomentum": Method(MOMENTUM, _momentum),
+    "helene.optimizers.sign.ZOSign": Method(SIGN, _sign),
+    "helene.optimizers.sign.ZOScalarSign": Method(SGD, _sgd),
+    "helene.optimizers.adam.ZOAdam": Method(ADAM, _adam),
+    "helene.optimizers.adam.ZOAdamW": Method(ADAM, _adam),
+    "helene.optimizers.lion.ZOLion": Method(LION, _lion),
 }

@@ -156,8 +156,7 @@ def _move(theta, g, m, h, hyper, METHOD: tl.constexpr):
         bottom = gamma * tl.maximum(h * correction, floor) + denominator_eps
         theta = theta - lr * (m / bottom)
     elif METHOD == _MOMENTUM:
-        beta1, coupled = tl.load(hyper + 2), tl.load(hyper + 3)
-        m = beta1 * m + (g + coupled * theta)
+        m = tl.load(hyper + 2) * m + g
         theta = (theta - decay * theta) - lr * m
     elif METHOD == _SIGN:
         theta = (theta - decay * theta) - lr * _sign(g)

@@ -1,0 +1,371 @@
+"""`Engine(model, optimizer, loss).step(batch)`: a whole step as one CUDA graph, or the same step without one."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from helene.engine import batches
+from helene.engine.control import HISTORY, Control
+from helene.engine.lanes import Worker
+from helene.engine.pair import Streams
+from helene.engine.parallel import Ranks
+from helene.engine.plan import UNIT_BYTES
+from helene.engine.shape import Setting, Shape, scalar
+from helene.kernels import backend
+from helene.kernels.methods import NUM_HYPERS, Method, method_of
+from helene.optimizers.curved import Curved
+from helene.optimizers.zeroth import ZerothOrder
+from helene.probe import Direction, _is_compiled, scalar_loss
+
+Loss = Callable[[nn.Module, Any], Any]
+
+
+class Engine:
+    r"""Steps of a zeroth-order optimizer, captured once per batch shape and replayed.
+
+    Same trajectory as ``optimizer.step(lambda: loss(model, batch))``, up to the rounding of forwards that the GPU
+    computes in another order. What it adds: both probes advance together, unit by unit, so that a unit's z is drawn
+    once and its perturbed copies live in a small ring of scratch memory, written on a stream of their own while the
+    units before are computed; of an embedding only the rows that the batch looks up are perturbed; the update is one
+    kernel; seed, step and hyper-parameters are read from device memory, and the host waits for nothing.
+
+    The first step of a batch shape runs without a graph (it finds the order in which modules run, and checks that every
+    trained parameter is read perturbed), the second is captured, later ones are replayed. Without a GPU or Triton, or
+    where a forward cannot be captured, steps run without a graph; `mode` and `reason` tell.
+
+    With torch.distributed initialised (torchrun), each rank gives its share of the batch, all of one size, and ``loss``
+    its mean; two numbers are exchanged a step.
+
+    Args:
+        model: The module whose forward the loss runs. Its parameters stay where they are.
+        optimizer: A zeroth-order optimizer of `helene` over its parameters, or some of them.
+        loss: ``loss(model, batch)`` gives the scalar loss of a batch, by default ``model(**batch).loss``. It must give
+            the same value at the same point: no dropout.
+        capture: Whether to use CUDA graphs.
+        concurrent: Whether the two forwards may share the GPU at one time: faster where a batch does not fill it. Their
+            activations are then held at the same time, but for what follows a layer too large for the ring.
+        scratch_bytes: Size of the ring, by default a few of the largest layers.
+        unit_bytes: Bound on how much is copied by one launch, unless a single module has more.
+        buckets: Lengths to pad batches to, so that few shapes occur; without them each shape is captured.
+        padding: Value to pad with by the name of the batch's entry; the usual names of language models are known.
+        padding_side: "right" or "left".
+        group: Process group of torch.distributed, the default one unless given.
+        check_every: Steps between checks that all ranks hold the same parameters.
+        max_shapes: Shapes whose captured steps are kept.
+
+    Raises:
+        ValueError: If the optimizer is none of helene's zeroth-order ones or an argument is out of range.
+        RuntimeError: If ranks start from different parameters or seeds.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: ZerothOrder,
+        loss: Loss | None = None,
+        *,
+        capture: bool = True,
+        concurrent: bool = True,
+        scratch_bytes: int | None = None,
+        unit_bytes: int = UNIT_BYTES,
+        buckets: Sequence[int] | None = None,
+        padding: Mapping[str, int] | None = None,
+        padding_side: str = "right",
+        group: Any = None,
+        check_every: int = 1000,
+        max_shapes: int = 16,
+    ) -> None:
+        if not isinstance(optimizer, ZerothOrder):
+            raise ValueError(f"the engine takes a zeroth-order optimizer of helene, got {type(optimizer).__name__}")
+        if padding_side not in ("left", "right"):
+            raise ValueError(f"padding_side must be left or right, got {padding_side!r}")
+        for name, value in (("check_every", check_every), ("max_shapes", max_shapes), ("unit_bytes", unit_bytes)):
+            if value < 1:
+                raise ValueError(f"{name} must be 1 or above, got {value!r}")
+        self.model, self.optimizer, self.loss = model, optimizer, loss or _default_loss
+        self._plan_options = {"unit_bytes": unit_bytes, "ring_bytes": scratch_bytes}
+        self._may_capture = capture
+        self._buckets, self._padding, self._side = (
+            sorted(buckets or ()),
+            {**batches.PADDING, **(padding or {})},
+            padding_side,
+        )
+        self._check_every, self._max_shapes = check_every, max_shapes
+        self.ranks = Ranks(group)
+        self._workers = Worker(), Worker()
+        self._streams = Streams(optimizer._targets[0].tensor.device, concurrent)
+        self._told: set[str] = set()
+        self._pending: list[int] = []
+        self._reset()
+        self._check_ranks()
+        optimizer.register_state_dict_pre_hook(lambda _: self._settle())
+
+    @property
+    def mode(self) -> str:
+        """How the last step ran: "graph", "eager" (both probes together, no graph) or "plain" (``optimizer.step``)."""
+        return self._mode
+
+    @property
+    def reason(self) -> str:
+        """Why the last step did not run as one graph, in one line; empty where it did."""
+        return self._reason
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of scratch memory held."""
+        return max((shape.scratch_bytes for shape in self._shapes.values()), default=0)
+
+    def step(self, batch: Any) -> Tensor:
+        """One update.
+
+        Args:
+            batch: What ``loss`` takes: tensors in any nesting of dicts, lists and tuples, on any device.
+
+        Returns:
+            (L⁺ + L⁻) / 2, 0-dim; reading its value is what makes the host wait.
+
+        Raises:
+            ValueError: If the loss is no scalar or draws random numbers, or a parameter cannot be perturbed.
+            FloatingPointError: If a loss is not finite; parameters and state are unchanged. After a captured step the
+                error comes with one of the next, and steps in between count.
+            RuntimeError: If ranks differ or one has died.
+        """
+        step = self.optimizer._begin()
+        self._raise_trouble()
+        if self._stale():
+            self._reset()
+        if step % self._check_every == 0:
+            self._check_ranks()
+        batch = batches.plain(batch)
+        if self._buckets:
+            batch = batches.pad_to_bucket(batch, self._buckets, self._padding, self._side)
+        if self._plain_reason:
+            return self._plain(batch)
+        shape = self._shape_of(batches.Layout(batch))
+        group = self.optimizer.param_groups[0]
+        self._setting.direction, self._setting.eps = Direction(group["seed"], step), group["eps"]
+        self._send(step)
+        if shape.graph is None and shape.steps and not self._no_graph and not shape.trouble:
+            self._capture(shape)
+        loss = self._eager(shape, step) if shape.graph is None else self._replay(shape, step)
+        shape.steps += 1
+        return loss
+
+    def flush(self) -> None:
+        """Bring the optimizer's statistics and trajectory up to date; waits for the GPU.
+
+        Raises:
+            FloatingPointError: If a loss was not finite.
+        """
+        self._settle()
+        self._raise_trouble(wait=True)
+
+    def _settle(self) -> None:
+        if self._pending:
+            slopes = self._setting.control.slopes.tolist()
+            for step in self._pending:
+                self._note(step, slopes[step % HISTORY])
+            self._pending.clear()
+
+    def _reset(self) -> None:
+        """Forget all shapes and look at the optimizer anew."""
+        self._settle()
+        optimizer = self.optimizer
+        self._shapes: OrderedDict[Any, Shape] = OrderedDict()
+        self._mode, self._reason = "eager", ""
+        targets = optimizer._targets
+        self._addresses = [t.tensor.data_ptr() for t in targets]
+        self._structure_seen = self._structure()
+        self._state_seen: list[tuple[Tensor, str, Tensor]] = []
+        device = targets[0].tensor.device
+        backends = [backend(t.tensor) for t in targets]
+        contiguous = all(t.tensor.is_contiguous() for t in targets)
+        fused = contiguous and all(b.is_triton for b in backends)
+        self._method: Method | str = method_of(optimizer)
+        self._plain_reason = _plain_reason(self.model, optimizer)
+        self._no_graph = ""
+        if not self._may_capture:
+            self._no_graph = "capture=False"
+        elif device.type != "cuda":
+            self._no_graph = "no CUDA device"
+        elif not fused:
+            slow = [b.reason for b in backends if not b.is_triton]
+            self._no_graph = slow[0] if slow else "a parameter is not contiguous"
+        self._setting = Setting(
+            self.model,
+            self.loss,
+            targets,
+            fused,
+            Control(len(optimizer.param_groups), device),
+            self._streams,
+            self._workers,
+            self._plan_options,
+        )
+        if self._plain_reason:
+            self._tell(f"steps are made by optimizer.step: {self._plain_reason}")
+        elif self._no_graph:
+            self._tell(f"steps run without a CUDA graph: {self._no_graph}")
+
+    def _stale(self) -> bool:
+        targets = self.optimizer._targets
+        return (
+            targets is not self._setting.targets
+            or self._structure() != self._structure_seen
+            or any(self.optimizer.state[p].get(name) is not tensor for p, name, tensor in self._state_seen)
+            or any(t.tensor.data_ptr() != a for t, a in zip(targets, self._addresses, strict=True))
+        )
+
+    def _structure(self) -> list[Any]:
+        """What decides how a step is made; a change of any of it starts afresh."""
+        names = ("num_directions", "two_sided", "distribution", "direction_per_layer", "curvature", "floor_rule")
+        return [[group.get(n) for n in (*names, "rounding", "state_dtype")] for group in self.optimizer.param_groups]
+
+    def _shape_of(self, layout: batches.Layout) -> Shape:
+        key = (*layout.key, self.model.training)
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._shapes[key] = Shape(self._setting, layout)
+            if len(self._shapes) > self._max_shapes:
+                self._shapes.popitem(last=False)
+        else:
+            self._shapes.move_to_end(key)
+            shape.static.fill(layout)
+        return shape
+
+    def _send(self, step: int) -> None:
+        group, hypers = self.optimizer.param_groups[0], torch.zeros(len(self.optimizer.param_groups), NUM_HYPERS)
+        if isinstance(self._method, Method):
+            hypers = self._method.rows(self.optimizer, step)
+        self._setting.control.send(group["seed"], step, 0, group["eps"], hypers.numpy())
+
+    def _plain(self, batch: Any) -> Tensor:
+        if self.ranks.size > 1:
+            raise ValueError(f"several ranks need steps of one pair, but {self._plain_reason}")
+        self._mode, self._reason = "plain", self._plain_reason
+        return self.optimizer.step(lambda: self.loss(self.model, batch))
+
+    def _eager(self, shape: Shape, step: int) -> Tensor:
+        losses = torch.stack([scalar(loss) for loss in shape.pair()])
+        self.ranks.add(losses)  # before any rank may raise, or the others would wait for it
+        scalar_loss(losses.mean())
+        if shape.losses is None:
+            shape.losses = torch.empty_like(losses)
+        pair = losses.double() / self.ranks.size
+        slope = ((pair[0] - pair[1]) / (2.0 * self._setting.eps)).item()
+        self.optimizer._apply(step, [slope])
+        self._mode = "eager"
+        self._reason = self._no_graph or shape.trouble or "first step of this batch shape"
+        return losses.mean() / self.ranks.size
+
+    def _replay(self, shape: Shape, step: int) -> Tensor:
+        assert shape.graph is not None
+        assert shape.losses is not None
+        shape.graph.replay()
+        self.ranks.add(shape.losses)
+        loss = shape.losses.mean() / self.ranks.size
+        self._mode, self._reason = "graph", ""
+        if not isinstance(self._method, Method):
+            self._reason = f"the update runs outside of the graph: {self._method}"
+            plus, minus = (shape.losses.double() / self.ranks.size).tolist()
+            scalar_loss(loss)
+            self.optimizer._apply(step, [(plus - minus) / (2.0 * self._setting.eps)])
+            return loss
+        if shape.tail is not None:
+            shape.tail.replay()
+        self._setting.control.look()
+        for group in self.optimizer.param_groups:
+            group["step"] = step
+        self._pending.append(step)
+        if self.optimizer.trajectory is not None or len(self._pending) == HISTORY:
+            self.flush()
+        return loss
+
+    def _capture(self, shape: Shape) -> None:
+        update: Callable[[], None] | None = None
+        if isinstance(self._method, Method):
+            method, control, ranks = self._method, self._setting.control, self.ranks.size
+            tables, state = method.tables(self.optimizer), self.optimizer.state
+            self._state_seen = [(t.tensor, n, v) for t in self._setting.targets for n, v in state[t.tensor].items()]
+            stochastic = self.optimizer.param_groups[0]["rounding"] == "stochastic"
+
+            def update() -> None:
+                from helene.kernels import launch
+
+                assert shape.losses is not None
+                control.finish(shape.losses, ranks)
+                for tiles in tables:
+                    launch.update(
+                        tiles, method.code, control.control, control.values, control.hypers, stochastic=stochastic
+                    )
+
+        try:
+            shape.capture(update, apart=self.ranks.size > 1)
+        except ValueError:
+            raise
+        except Exception as error:
+            shape.trouble = f"the forward cannot be captured ({_first_line(error)})"
+            self._tell(f"steps run without a CUDA graph: {shape.trouble}")
+
+    def _note(self, step: int, slope: float) -> None:
+        optimizer = self.optimizer
+        optimizer._statistics.add(optimizer._coefficients([slope]))
+        recorded = optimizer.trajectory
+        if recorded is not None and step >= recorded.header["first_step"]:
+            recorded.append(optimizer, step, [slope])
+
+    def _raise_trouble(self, wait: bool = False) -> None:
+        control = self._setting.control
+        step = control.trouble(wait) if self._device_is_cuda else 0
+        if step:
+            control.forgive()
+            raise FloatingPointError(
+                f"a loss of step {step} was not finite; it and later ones like it moved nothing; a smaller lr or "
+                "eps or a wider dtype helps"
+            )
+
+    @property
+    def _device_is_cuda(self) -> bool:
+        return self._setting.device.type == "cuda"
+
+    def _check_ranks(self) -> None:
+        group = self.optimizer.param_groups[0]
+        self.ranks.check(self.optimizer._targets, (group["seed"], group["step"]), "seed or step")
+
+    def _tell(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            warnings.warn(message, stacklevel=4)
+
+
+def _default_loss(model: nn.Module, batch: Any) -> Any:
+    return model(**batch).loss
+
+
+def _plain_reason(model: nn.Module, optimizer: ZerothOrder) -> str:
+    """Why a step is not one pair of probes of the whole model, in one line."""
+    hyper, name = optimizer.param_groups[0], type(optimizer).__name__
+    measure = type(optimizer)._measure
+    if measure not in (ZerothOrder._measure, Curved._measure):
+        return f"{name} measures more than one pair of losses"
+    if hyper["num_directions"] != 1 or not hyper["two_sided"]:
+        return "num_directions is not 1 or two_sided is off"
+    if hyper["distribution"] != "gaussian" or hyper["direction_per_layer"]:
+        return "directions are not gaussian ones of the whole model"
+    if hyper.get("curvature", "none") not in ("none", "spsa"):
+        return f"the curvature source {hyper['curvature']!r} has a batch or a backward of its own"
+    if _is_compiled(model):
+        return "the model is compiled, so its modules' hooks do not run"
+    if len({target.tensor.device for target in optimizer._targets}) > 1:
+        return "parameters are on several devices"
+    return ""
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error.__context__ or error).strip().splitlines()
+    return lines[0][:160] if lines else type(error).__name__

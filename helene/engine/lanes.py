@@ -1,0 +1,195 @@
+"""Two forwards of one model, in turns: each runs in a thread of its own and stops where a unit of the plan begins.
+
+Both forwards read the same modules, whose parameters point at one copy or the other. So only one thread runs at any
+time, and whoever resumes it sets the pointers first. The order of turns is fixed: nothing here depends on timing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from helene.engine.plan import Call, Changed, LookupMode, Plan
+from helene.probe import _ReadWatch
+
+_current = threading.local()
+
+
+class Worker:
+    """A thread that runs one function after another; kept, so that what libraries keep per thread is made once."""
+
+    def __init__(self) -> None:
+        self._task: Callable[[], None] | None = None
+        self._wake = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._loop, daemon=True, name="helene-lane")
+        self._thread.start()
+
+    def submit(self, task: Callable[[], None] | None) -> None:
+        """Start a function; None ends the thread."""
+        self._task = task
+        self._wake.release()
+
+    def _loop(self) -> None:
+        while True:
+            self._wake.acquire()
+            if self._task is None:
+                return
+            self._task()
+
+
+class Lane:
+    """One forward that runs up to a unit's start at a time.
+
+    Args:
+        plan: The order of calls.
+        run: Evaluates the loss.
+        rows: Answers a lookup in a parameter's rows: (index of the parameter, ids) -> perturbed rows.
+        stream: Where its work goes, or None off the GPU.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        run: Callable[[], Any],
+        rows: Callable[[int, Tensor], Tensor],
+        stream: torch.cuda.Stream | None,
+    ) -> None:
+        self.plan, self.run, self.rows, self.stream = plan, run, rows, stream
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.finished = False
+        self.watch: _ReadWatch | None = None
+        self._position = 0
+        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self._started = False
+        self._cancelled = False
+        self._starts = {unit.first for unit in plan.units}
+        self._modes: list[LookupMode] = []
+
+    def advance(self, worker: Worker) -> None:
+        """Run up to the next unit's start, or to the end.
+
+        Raises:
+            BaseException: What the forward raised.
+        """
+        if not self._started:
+            self._started = True
+            autocast = _autocast_state()
+            worker.submit(lambda: self._work(autocast))
+        else:
+            self._go.release()
+        self._stopped.acquire()
+        if self.error is not None:
+            raise self.error
+
+    def cancel(self) -> None:
+        """End the forward where it stands, so that its thread is free again."""
+        if self._started and not self.finished:
+            self._cancelled = True
+            self._go.release()
+            self._stopped.acquire()
+
+    def _work(self, autocast: Any) -> None:
+        _current.lane = self
+        try:
+            with torch.no_grad(), ExitStack() as stack:
+                if self.stream is not None:
+                    torch.cuda.set_device(self.stream.device)
+                    torch.cuda.set_stream(self.stream)
+                if autocast is not None:
+                    stack.enter_context(torch.autocast(**autocast))
+                if self.watch is not None:
+                    stack.enter_context(self.watch)
+                self.result = self.run()
+            if self._position != len(self.plan.calls):
+                raise Changed(f"{self._position} module calls instead of {len(self.plan.calls)}")
+        except BaseException as error:
+            self.error = error
+            while self._modes:
+                self._modes.pop().__exit__(None, None, None)
+        finally:
+            self.finished = True
+            _current.lane = None
+            self._stopped.release()
+
+    def before(self, module: nn.Module, parameter: nn.Parameter | None) -> None:
+        """Called before a forward of a module that owns copied parameters."""
+        if self._position >= len(self.plan.calls) or self.plan.calls[self._position].module is not module:
+            raise Changed(f"call {self._position} is another module's: {type(module).__name__}")
+        call = self.plan.calls[self._position]
+        if self._position in self._starts:
+            self._pause()
+        self._position += 1
+        if call.rows:
+            assert parameter is not None
+            index = call.owned[0]
+            mode = LookupMode(parameter, lambda ids: self._answer(index, ids))
+            self._modes.append(mode)
+            mode.__enter__()
+
+    def _answer(self, index: int, ids: Tensor) -> Tensor:
+        if self.watch is not None:
+            self.watch.paused = True  # the kernel reads theta, and perturbs what it reads
+        try:
+            return self.rows(index, ids)
+        finally:
+            if self.watch is not None:
+                self.watch.paused = False
+
+    def after(self, call_has_rows: bool) -> None:
+        """Called after it."""
+        if call_has_rows and self._modes:
+            mode = self._modes.pop()
+            mode.__exit__(None, None, None)
+            if mode.others:
+                raise Changed("an embedding's matrix is read as a whole")
+
+    def _pause(self) -> None:
+        self._stopped.release()
+        self._go.acquire()
+        if self._cancelled:
+            raise _Cancelled
+        if self.stream is not None:  # it may have been given another one
+            torch.cuda.set_stream(self.stream)
+
+
+class _Cancelled(BaseException):
+    pass
+
+
+@contextmanager
+def hooks(calls: tuple[Call, ...]) -> Iterator[None]:
+    """While active, the modules of a plan tell the lane that runs them."""
+    modules: dict[nn.Module, bool] = {}
+    for call in calls:
+        modules[call.module] = modules.get(call.module, False) or call.rows
+    with ExitStack() as stack:
+        for module, rows in modules.items():
+            weight = module.weight if rows else None
+
+            def before(module: nn.Module, args: Any, parameter: Any = weight) -> None:
+                lane = getattr(_current, "lane", None)
+                if lane is not None:
+                    lane.before(module, parameter)
+
+            def after(module: nn.Module, args: Any, output: Any, rows: bool = rows) -> None:
+                lane = getattr(_current, "lane", None)
+                if lane is not None:
+                    lane.after(rows)
+
+            stack.callback(module.register_forward_pre_hook(before, prepend=True).remove)
+            if rows:
+                stack.callback(module.register_forward_hook(after, always_call=True).remove)
+        yield
+
+
+def _autocast_state() -> dict[str, Any] | None:
+    for kind in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(kind):
+            return {"device_type": kind, "dtype": torch.get_autocast_dtype(kind)}
+    return None

@@ -1,0 +1,95 @@
+"""Data parallel: every rank holds all parameters and evaluates its share of the batch; only losses are exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from helene.probe import Target
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_CHUNK = 1 << 24
+
+
+class Ranks:
+    """The processes that share a run.
+
+    Args:
+        group: A process group of torch.distributed, or None for the default one; without an initialised
+            torch.distributed there is one rank.
+    """
+
+    def __init__(self, group: Any = None) -> None:
+        self.group = group
+        alive = dist.is_available() and dist.is_initialized()
+        self.size = dist.get_world_size(group) if alive else 1
+        self.rank = dist.get_rank(group) if alive else 0
+
+    def add(self, losses: Tensor) -> None:
+        """Replace the two losses by their sums over the ranks: the one exchange of a step.
+
+        Raises:
+            RuntimeError: If a rank has died.
+        """
+        if self.size > 1:
+            try:
+                dist.all_reduce(losses, group=self.group)
+            except RuntimeError as error:
+                raise RuntimeError(
+                    f"rank {self.rank} could not exchange losses ({_first_line(error)}): another rank has probably "
+                    "died; parameters are those of the step before, start all ranks again from a checkpoint"
+                ) from error
+
+    def check(self, targets: Sequence[Target], numbers: Sequence[int], what: str) -> None:
+        """Make sure that all ranks hold the same parameters and the same numbers.
+
+        Args:
+            targets: The trained parameters.
+            numbers: Others that must agree, such as the seed and the step.
+            what: Their names, for the message.
+
+        Raises:
+            RuntimeError: If they do not; it names the first parameter that differs.
+        """
+        if self.size == 1:
+            return
+        device = targets[0].tensor.device
+        mine = torch.tensor([_signed(n) for n in numbers], dtype=torch.int64, device=device)
+        prints = torch.cat([mine, *(fingerprint(t.tensor).to(device) for t in targets)])
+        low, high = prints.clone(), prints.clone()
+        dist.all_reduce(low, op=dist.ReduceOp.MIN, group=self.group)
+        dist.all_reduce(high, op=dist.ReduceOp.MAX, group=self.group)
+        differ = (low != high).nonzero().flatten().tolist()
+        if not differ:
+            return
+        if differ[0] < len(numbers):
+            raise RuntimeError(f"ranks differ in {what}; give every rank the same")
+        name = targets[(differ[0] - len(numbers)) // 2].name
+        raise RuntimeError(
+            f"ranks hold different parameters (first {name}); load the same weights on every rank before the first step"
+        )
+
+
+@torch.no_grad()
+def fingerprint(tensor: Tensor) -> Tensor:
+    """Two 64-bit sums over a tensor's bits, one of them weighted by position; equal tensors have equal ones."""
+    bits = tensor.detach().reshape(-1).view(_INTEGERS[tensor.element_size()])
+    plain = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    weighted = torch.zeros_like(plain)
+    for start in range(0, bits.numel(), _CHUNK):
+        part = bits[start : start + _CHUNK].to(torch.int64)
+        plain += part.sum()
+        weighted += (part * (torch.arange(part.numel(), device=tensor.device) + start + 1)).sum()
+    return torch.stack([plain, weighted])
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

@@ -1,0 +1,219 @@
+"""What is copied when: the order in which modules run, cut into units that share a ring of scratch memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from helene.probe import Target
+
+ALIGNMENT = 256  # bytes between copies
+UNIT_BYTES = 36 << 20  # consecutive modules are copied together up to this; one of OPT-1.3B's attention blocks fits
+SMALL_BYTES = 32 << 20  # trained parameters up to this are copied whole, both signs, at the start
+
+
+class Changed(Exception):
+    """The model ran its modules in another order than the plan says."""
+
+
+class Call(NamedTuple):
+    """One forward of a module that owns trained parameters; ``rows`` if only the rows it looks up are read."""
+
+    module: nn.Module
+    owned: tuple[int, ...]
+    rows: bool = False
+
+
+class Unit(NamedTuple):
+    """Consecutive calls whose parameters are copied by one launch.
+
+    Attributes:
+        first: Index of its first call.
+        owned: Indices of the parameters, each once.
+        offsets: Where each copy starts, in bytes from the start of a sign's region.
+        size: Bytes of one sign's region.
+        start: Where the region of the plus sign starts in the ring.
+        together: Whether both signs fit into the ring; else the second is written after the first has been used.
+        after: Index of the last unit whose region this one overwrites, or −1.
+    """
+
+    first: int
+    owned: tuple[int, ...]
+    offsets: tuple[int, ...]
+    size: int
+    start: int = 0
+    together: bool = True
+    after: int = -1
+
+
+class Plan(NamedTuple):
+    """The order of calls, their units, and the parameters that are copied whole before the forward starts."""
+
+    calls: tuple[Call, ...]
+    units: tuple[Unit, ...]
+    resident: Unit | None
+    ring_bytes: int
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of scratch memory."""
+        return self.ring_bytes + (2 * self.resident.size if self.resident else 0)
+
+
+def make_plan(
+    targets: Sequence[Target],
+    calls: Sequence[Call],
+    resident: set[int],
+    unit_bytes: int = UNIT_BYTES,
+    ring_bytes: int | None = None,
+) -> Plan:
+    """Cut calls into units and place these in the ring.
+
+    Args:
+        targets: The trained parameters.
+        calls: The order of calls, as `trace` found it.
+        resident: Parameters that are copied whole; those that no call owns must be among them.
+        unit_bytes: Bound on a unit of several calls.
+        ring_bytes: Size of the ring; by default three units with both signs, at least the largest copy of one sign and
+            at most that or 8 % of the parameters.
+
+    Raises:
+        ValueError: If the ring is smaller than a single copy.
+    """
+    sizes = [-(-t.tensor.nbytes // ALIGNMENT) * ALIGNMENT for t in targets]
+    calls = [call._replace(owned=tuple(i for i in call.owned if i not in resident)) for call in calls]
+    calls = [call for call in calls if call.owned]
+    bound = unit_bytes if ring_bytes is None else min(unit_bytes, ring_bytes)
+    cuts: list[tuple[int, list[int]]] = []
+    for position, call in enumerate(calls):
+        new = [] if call.rows else list(call.owned)
+        held = cuts[-1][1] if cuts else []
+        grown = held + [i for i in new if i not in held]
+        if cuts and (not held or sum(sizes[i] for i in grown) <= bound):
+            cuts[-1] = cuts[-1][0], grown
+        else:
+            cuts.append((position, new))
+    units = [_unit(first, owned, sizes) for first, owned in cuts]
+    largest = max((unit.size for unit in units), default=0)
+    if ring_bytes is None:
+        whole = sum(sizes) * 8 // 100
+        ring_bytes = max(largest, min(6 * max((u.size for u in units if 2 * u.size <= whole), default=0), whole))
+    if ring_bytes < largest:
+        raise ValueError(f"scratch_bytes must be at least {largest}, the largest copy, got {ring_bytes}")
+    whole_copy = _unit(0, sorted(resident), sizes) if resident else None
+    return Plan(tuple(calls), tuple(_place(units, ring_bytes)), whole_copy, ring_bytes if units else 0)
+
+
+def _unit(first: int, owned: Sequence[int], sizes: Sequence[int]) -> Unit:
+    offsets, size = [], 0
+    for i in owned:
+        offsets.append(size)
+        size += sizes[i]
+    return Unit(first, tuple(owned), tuple(offsets), size)
+
+
+def _place(units: Sequence[Unit], ring_bytes: int) -> list[Unit]:
+    placed: list[Unit] = []
+    head = 0
+    for unit in units:
+        together = 2 * unit.size <= ring_bytes
+        need = 2 * unit.size if together else unit.size
+        start = head if head + need <= ring_bytes else 0
+        head = start + need
+        after = -1
+        for k, other in enumerate(placed):
+            taken = other.start + (2 * other.size if other.together else other.size)
+            if need and other.size and other.start < head and start < taken:
+                after = k
+        placed.append(unit._replace(start=start, together=together, after=after))
+    return placed
+
+
+def trace(
+    model: nn.Module, targets: Sequence[Target], run: Callable[[], Any], gathers: Callable[[Any], bool]
+) -> list[Call]:
+    """Run a forward at theta and note which modules run, in which order.
+
+    Args:
+        model: The module that reads the parameters.
+        targets: The trained parameters.
+        run: Evaluates the loss.
+        gathers: Whether rows of an embedding's matrix can be perturbed alone.
+    """
+    index = {id(target.tensor): i for i, target in enumerate(targets)}
+    calls: list[Call] = []
+    with torch.no_grad(), ExitStack() as stack:
+        for module in model.modules():
+            owned = tuple(index[id(p)] for p in module.parameters(recurse=False) if id(p) in index)
+            if owned:
+                hooks = _Hooks(calls, module, owned, gathers)
+                stack.callback(module.register_forward_pre_hook(hooks.before, prepend=True).remove)
+                stack.callback(module.register_forward_hook(hooks.after, always_call=True).remove)
+        run()
+    return calls
+
+
+class _Hooks:
+    def __init__(
+        self, calls: list[Call], module: nn.Module, owned: tuple[int, ...], gathers: Callable[[Any], bool]
+    ) -> None:
+        self.calls, self.module, self.owned = calls, module, owned
+        weight = getattr(module, "weight", None)
+        self.table = isinstance(module, nn.Embedding) and len(owned) == 1 and gathers(weight)
+        self.modes: list[tuple[int, LookupMode]] = []
+
+    def before(self, *_: Any) -> None:
+        self.calls.append(Call(self.module, self.owned))
+        if self.table:
+            assert isinstance(self.module.weight, nn.Parameter)
+            mode = LookupMode(self.module.weight)
+            self.modes.append((len(self.calls) - 1, mode))
+            mode.__enter__()
+
+    def after(self, *_: Any) -> None:
+        if self.modes:
+            position, mode = self.modes.pop()
+            mode.__exit__(None, None, None)
+            if mode.lookups and not mode.others:
+                self.calls[position] = self.calls[position]._replace(rows=True)
+
+
+class LookupMode(TorchFunctionMode):
+    """Sees the functions that read a matrix: lookups of its rows, which it can answer itself, and others.
+
+    Args:
+        weight: The matrix.
+        answer: Gives the rows for ids; without it the lookup happens as it is.
+    """
+
+    def __init__(self, weight: nn.Parameter, answer: Callable[[Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        self.weight, self.answer = weight, answer
+        self.lookups = self.others = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        plain = {k: v for k, v in kwargs.items() if k not in ("padding_idx", "scale_grad_by_freq", "sparse")}
+        if func is F.embedding and len(args) > 1 and args[1] is self.weight and plain.get("max_norm") is None:
+            positional = len(args) > 3 and args[3] is not None  # max_norm renormalises the matrix itself
+            if not positional:
+                self.lookups += 1
+                if self.answer is not None:
+                    return self.answer(args[0])
+                return func(*args, **kwargs)
+        if any(leaf is self.weight for leaf in tree_leaves((args, kwargs))) and func not in _METADATA:
+            self.others += 1
+        return func(*args, **kwargs)
+
+
+_METADATA = {
+    getattr(Tensor, name).__get__
+    for name in ("shape", "dtype", "device", "requires_grad", "ndim", "layout", "is_cuda", "is_meta")
+} | {Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point}

@@ -1,0 +1,226 @@
+"""The step for one shape of batch: planned, run, captured, replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from helene.engine.batches import Layout, Static
+from helene.engine.control import Control
+from helene.engine.copies import Copies
+from helene.engine.lanes import Worker
+from helene.engine.pair import Pair, Streams
+from helene.engine.plan import SMALL_BYTES, Call, Changed, Plan, make_plan, trace
+from helene.probe import Direction, Target
+
+_ATTEMPTS = 3  # plans until a forward is taken for unpredictable
+_UNPREDICTABLE = (
+    "the order in which the model's modules run changes from one forward to the next, so that copies cannot be made in "
+    "time; use optimizer.step(closure)"
+)
+
+
+class Setting:
+    """What the shapes of an engine have in common.
+
+    Attributes:
+        model: The module that reads the parameters.
+        loss: Gives the loss of a batch.
+        targets: The trained parameters.
+        fused: Whether the Triton kernels are used.
+        control: Key and hyper-parameters of the current step.
+        streams: Where the work goes.
+        plan_options: ``unit_bytes`` and ``ring_bytes`` of `make_plan`.
+        direction: Key of the current step.
+        eps: Radius of the current step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[nn.Module, Any], Any],
+        targets: list[Target],
+        fused: bool,
+        control: Control,
+        streams: Streams,
+        workers: tuple[Worker, Worker],
+        plan_options: dict[str, Any],
+    ) -> None:
+        self.model, self.loss, self.targets, self.fused, self.control = model, loss, targets, fused, control
+        self.streams, self.workers, self.plan_options = streams, workers, plan_options
+        self.device = targets[0].tensor.device
+        self.ring: Tensor | None = None
+        self.pool: Any = None
+        self.direction, self.eps = Direction(0, 0), 0.0
+
+
+class Shape:
+    """One shape of batch.
+
+    Attributes:
+        steps: How many steps it has made.
+        graph: The captured forwards (and the update, where that is captured with them), or None.
+        tail: The captured update where an exchange between ranks comes before it, or None.
+        losses: L⁺ and L⁻ of the last replay.
+        trouble: Why it is not captured, in one line; empty while nothing speaks against it.
+    """
+
+    def __init__(self, setting: Setting, layout: Layout) -> None:
+        self.setting, self.static = setting, Static(layout, setting.device)
+        self.steps = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.tail: torch.cuda.CUDAGraph | None = None
+        self.losses: Tensor | None = None
+        self.trouble = ""
+        self._calls: list[Call] | None = None
+        self._resident: set[int] = set()
+        self._copies: Copies | None = None
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of scratch memory that its plan uses."""
+        return self._copies.num_bytes if self._copies is not None else 0
+
+    def pair(self) -> tuple[Any, Any]:
+        """Both losses at theta ± eps z, on the current stream's order.
+
+        Raises:
+            ValueError: If a parameter cannot be perturbed, or the loss draws random numbers.
+        """
+        for _ in range(_ATTEMPTS):
+            losses = self._attempt()
+            if losses is not None:
+                return losses
+        raise ValueError(_UNPREDICTABLE)
+
+    def _attempt(self) -> tuple[Any, Any] | None:
+        """Both losses, or None if the plan was found wrong; it has then been dropped."""
+        setting = self.setting
+        pair = Pair(setting.targets, self._ready(), setting.workers, setting.streams)
+        try:
+            plus, minus, unperturbed = pair(self._run, watched=True)
+        except Changed:
+            self._calls = self._copies = None
+            return None
+        if not unperturbed:
+            return plus, minus
+        if set(unperturbed) <= self._resident or not self._plan_has(unperturbed):
+            names = ", ".join(setting.targets[i].name for i in unperturbed[:4])
+            raise ValueError(
+                f"parameters {names} are read through another tensor that shares their memory, so they would stay "
+                "unperturbed; let the loss read the parameter itself"
+            )
+        self._resident |= set(unperturbed)
+        self._copies = None
+        return None
+
+    def _plan_has(self, indices: list[int]) -> bool:
+        """Whether any of these parameters is copied unit by unit, so that a copy for the whole forward may help."""
+        assert self._copies is not None
+        calls = self._copies.plan.calls
+        return any(i in call.owned for call in calls for i in indices)
+
+    def capture(self, update: Callable[[], None] | None, apart: bool) -> None:
+        """Capture the forwards and what follows them.
+
+        Args:
+            update: Enqueues the update, given the losses; None if it is not captured.
+            apart: Whether the update is a graph of its own.
+
+        Raises:
+            RuntimeError: If something in the forward cannot be captured.
+        """
+        for _ in range(_ATTEMPTS):
+            self._ready()  # allocates outside of the graph's pool
+            try:
+                return self._capture(update, apart)
+            except Exception:
+                if self._copies is not None:  # else the plan was wrong, and another may do
+                    raise
+        raise RuntimeError(_UNPREDICTABLE)
+
+    def _capture(self, update: Callable[[], None] | None, apart: bool) -> None:
+        setting = self.setting
+        if setting.pool is None:
+            setting.pool = torch.cuda.graph_pool_handle()
+        graph, tail = torch.cuda.CUDAGraph(), None
+        with torch.cuda.graph(graph, pool=setting.pool, capture_error_mode="thread_local"):
+            found = self._attempt()
+            if found is None:
+                raise RuntimeError("the plan was wrong")
+            plus, minus = found
+            losses = torch.stack([scalar(plus), scalar(minus)])
+            if self.losses is None or self.losses.dtype != losses.dtype:
+                raise RuntimeError(f"the loss is {losses.dtype} when captured")
+            self.losses.copy_(losses)
+            del found, plus, minus, losses
+            if update is not None and not apart:
+                update()
+        if update is not None and apart:
+            tail = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(tail, pool=setting.pool, capture_error_mode="thread_local"):
+                update()
+        self.graph, self.tail = graph, tail
+
+    def _run(self) -> Any:
+        return self.setting.loss(self.setting.model, self.static.batch)
+
+    def _ready(self) -> Copies:
+        setting = self.setting
+        if self._copies is None:
+            self._copies = Copies(
+                setting.targets,
+                self._plan(),
+                setting.ring,
+                setting.fused,
+                setting.control.control,
+                setting.control.values,
+                lambda: (setting.direction, setting.eps),
+            )
+            setting.ring = self._copies.ring
+        return self._copies
+
+    def _plan(self) -> Plan:
+        targets, options = self.setting.targets, self.setting.plan_options
+        if self._calls is None:
+            self._calls = self._trace()
+        if sum(t.tensor.nbytes for t in targets) <= SMALL_BYTES and options["ring_bytes"] is None:
+            return make_plan(targets, [], set(range(len(targets))))
+        owned = {i for call in self._calls for i in call.owned}
+        resident = {i for i in range(len(targets)) if i not in owned} | self._resident
+        return make_plan(targets, self._calls, resident, **options)
+
+    def _trace(self) -> list[Call]:
+        setting, before = self.setting, _random_states(self.setting.device)
+        calls = trace(setting.model, setting.targets, self._run, self._has_rows)
+        if any(not torch.equal(a, b) for a, b in zip(before, _random_states(setting.device), strict=True)):
+            raise ValueError(
+                "the loss draws random numbers, so L⁺ − L⁻ would mostly be their noise; turn dropout off (model.eval())"
+            )
+        return calls
+
+    def _has_rows(self, weight: Any) -> bool:
+        fused = self.setting.fused and isinstance(weight, Tensor) and weight.dim() == 2
+        return bool(fused and weight.shape[1] % 4 == 0)
+
+
+def scalar(loss: Any) -> Tensor:
+    """A loss as a 0-dim tensor; whether it is finite is for later, for asking makes the host wait.
+
+    Raises:
+        ValueError: If it is no tensor with one real element.
+    """
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex():
+        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise ValueError(f"the loss must be a tensor with one real element, got {shape}")
+    return loss.detach().reshape(())
+
+
+def _random_states(device: torch.device) -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return states
