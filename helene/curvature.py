@@ -81,7 +81,7 @@ def _gradient(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
         raise ValueError("the closure's result has no graph to go back through; it must not run under torch.no_grad")
     found = torch.autograd.grad(loss, list(params), allow_unused=True)
     gradients = [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]
-    if not all(g.isfinite().all() for g in gradients):
+    if not all(torch.stack(g.aminmax()).isfinite().all() for g in gradients if g.numel()):
         raise FloatingPointError(
             "the gradient is not finite; parameters and state are unchanged. A wider dtype or a smaller lr helps"
         )

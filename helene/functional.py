@@ -107,7 +107,8 @@ def helene_step(
     """
     m = momentum(m, g, beta1, alpha)
     theta = decay(theta, lr, weight_decay)
-    return descend(theta, precondition(m, h * h_correction, gamma, floor, denominator_eps), lr), m
+    h = h if h_correction == 1.0 else h * h_correction
+    return descend(theta, precondition(m, h, gamma, floor, denominator_eps), lr), m
 
 
 def sgd_step(theta: Tensor, g: Tensor, *, lr: float | Tensor, weight_decay: float = 0.0) -> Tensor:

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from helene import functional
 from helene.optimizers.base import LearningRate, Updates
 from helene.optimizers.zeroth import Directions, ZerothOrder
-from helene.probe import Closure, Direction, Target, compute_dtype, scalar_loss
+from helene.probe import Closure, Direction, Target, chunks, compute_dtype, scalar_loss
 
 
 class ForwardGrad(ZerothOrder):
@@ -23,9 +23,10 @@ class ForwardGrad(ZerothOrder):
     MeZO's step in the limit eps → 0, without its rounding error; ``eps`` and ``two_sided`` have no effect.
 
     Cost of a step: one forward with its tangent, counted as 2 forwards, 2 draws of z, 2 passes over the parameters; no
-    state; scratch memory for z (the bytes of all trained parameters) and for the tangents of live activations. The
-    operations of the loss need forward-mode rules: scaled dot product attention is run by torch's plain math kernel,
-    and a compiled model may have to be given uncompiled. lr is the middle of the ZO-LLM grid.
+    state; scratch memory for z (the bytes of all trained parameters, twice those of the largest) and for the tangents
+    of live activations. The operations of the loss need forward-mode rules: scaled dot product attention is run by
+    torch's plain math kernel, and a compiled model may have to be given uncompiled. lr is the middle of the ZO-LLM
+    grid.
 
     Args:
         params: Parameters, named parameters or groups of either; a group is a layer.
@@ -68,10 +69,12 @@ def _directional(closure: Closure, targets: list[Target], direction: Direction, 
     with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
         for target in targets:
             p = target.tensor.detach()
-            z = direction.chunk(target.id, 0, p.numel(), p.device, compute_dtype(p.dtype)).mul_(length)
+            z = torch.empty(p.numel(), dtype=p.dtype, device=p.device)
+            for start, end in chunks(p.numel(), p.device):
+                z[start:end] = direction.chunk(target.id, start, end, p.device, compute_dtype(p.dtype)).mul_(length)
             with warnings.catch_warnings():  # torch loads its decompositions with a deprecated call of its own
                 warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
-                dual = forward_ad.make_dual(p, z.to(p.dtype).view(p.shape))
+                dual = forward_ad.make_dual(p, z.view(p.shape))
             target.tensor.copy_(dual)
         loss = closure()
         tangent = forward_ad.unpack_dual(loss).tangent if isinstance(loss, Tensor) else None
