@@ -21,6 +21,7 @@ from theory.judge import judge
 settings.register_profile("deep")
 
 RECORDS: pytest.StashKey[Any] = pytest.StashKey()  # id -> record
+FIGURES: pytest.StashKey[Any] = pytest.StashKey()  # id -> what draws its figure
 MODULES = pytest.StashKey[set[Path]]()
 PARTIAL = pytest.StashKey[bool]()
 
@@ -52,6 +53,8 @@ class ClaimItem(pytest.Item):
         judgement = judge(self.claim)
         module = self.path.relative_to(ledger.HERE.parent).as_posix()
         self.config.stash[RECORDS][self.claim.id] = ledger.record(judgement, module)
+        if self.claim.figure is not None:
+            self.config.stash[FIGURES][self.claim.id] = self.claim.figure
         if judgement.failures:
             raise ClaimFailed(judgement.failures)
 
@@ -89,7 +92,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker, prepares the stash, refuses an unknown id."""
     config.addinivalue_line("markers", "claim(id, ...): an ordinary test that belongs to these claims")
-    config.stash[RECORDS], config.stash[MODULES], config.stash[PARTIAL] = {}, set(), False
+    config.stash[RECORDS], config.stash[FIGURES] = {}, {}
+    config.stash[MODULES], config.stash[PARTIAL] = set(), False
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``--claim``, leaves out modules that do not name the claim: some import torch, which takes seconds."""
+    wanted = config.getoption("--claim")
+    if not wanted or collection_path.suffix != ".py":
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    return None if any(f'"{id}"' in text for id in wanted) else True
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
@@ -112,8 +125,8 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     if wanted:
         unknown = [id for id in wanted if id not in claims]
         if unknown:
-            known = "it has no module yet" if unknown[0] in IDS else f"the ids are {', '.join(claims)}"
-            raise pytest.UsageError(f"--claim {unknown[0]}: no such claim was collected; {known}")
+            known = "no module judges it" if unknown[0] in IDS else f"the paper's are {', '.join(IDS)}"
+            raise pytest.UsageError(f"--claim {unknown[0]}: no such id was collected; {known}")
         keep: list[pytest.Item] = []
         drop: list[pytest.Item] = []
         for item in items:
@@ -144,10 +157,14 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     if not records:
         return
     terminalreporter.section("verdicts")
-    for line in ledger.table(records, terminalreporter._tw.fullwidth):
+    width = terminalreporter._tw.fullwidth if terminalreporter._tw.hasmarkup else 120
+    for line in ledger.table(records, width):
         terminalreporter.write_line(line)
     if not _is_whole(config):
         return
+    from theory import page  # drawing: not needed, and not imported, by a run of some claims
+
     terminalreporter.write_line(ledger.answer(records))
-    folder = ledger.write(records, config.rootpath / config.getoption("--reports"))
-    terminalreporter.write_line(f"written: {folder / 'ledger.json'}")
+    reports = config.rootpath / config.getoption("--reports")
+    written = [ledger.write(records, reports), *page.write(records, config.stash[FIGURES], reports)]
+    terminalreporter.write_line("written: " + ", ".join(str(path.relative_to(config.rootpath)) for path in written))

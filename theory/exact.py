@@ -132,7 +132,7 @@ def related(lhs: Any, relation: Relation, rhs: Any) -> bool:
 
 
 def surely(lhs: Any, relation: Relation, rhs: Any) -> bool:
-    """Whether ``lhs relation rhs`` is certain; False where the enclosures overlap. For building instances, not judging."""
+    """Whether the relation is certain; False where enclosures overlap. For building instances, never for judging."""
     try:
         return related(lhs, relation, rhs)
     except Undecided:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from theory.claim import Claim, ProofVerdict, Target, Verdict, Witness
+from helene.lab.report_files import write_summary, write_text
+from theory.claim import Claim, Evidence, Line, Proof, ProofVerdict, Search, Target, Verdict, Witness
 from theory.ids import IDS, SECTIONS
 from theory.judge import Finding, Judgement, show
 
@@ -63,12 +64,11 @@ def record(judgement: Judgement, module: str = "") -> dict[str, Any]:
             "verdict": judgement.reading.verdict,
             "witness": _witness_record(judgement.reading.claim, judgement.reading.findings),
             "repair": judgement.reading.claim.repair,
-            "checks": [_check_record(finding) for finding in judgement.reading.findings],
+            "checks": _checks(judgement.reading.claim, judgement.reading.findings),
         },
-        "checks": [_check_record(finding) for finding in judgement.findings],
-        "proof_lines": [
-            {"text": line.text, "status": status, "detail": detail} for line, status, detail in judgement.lines
-        ],
+        "checks": _checks(claim, judgement.findings),
+        "proof_lines": [_line_record(line, status, detail) for line, status, detail in judgement.lines],
+        "note": claim.note,
         "failures": list(judgement.failures),
         "module": module,
         "duration_seconds": judgement.seconds,
@@ -90,6 +90,7 @@ def absent(id: str) -> dict[str, Any]:
         "reading": None,
         "checks": [],
         "proof_lines": [],
+        "note": "",
         "failures": ["no module judges this claim"],
         "module": "",
         "duration_seconds": 0.0,
@@ -112,15 +113,28 @@ def _witness_record(claim: Claim, findings: Sequence[Finding]) -> list[dict[str,
     return found or None
 
 
-def _check_record(finding: Finding) -> dict[str, Any]:
+def _checks(claim: Claim, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    return [_check_record(evidence, finding) for evidence, finding in zip(claim.evidence, findings, strict=True)]
+
+
+def _check_record(evidence: Evidence, finding: Finding) -> dict[str, Any]:
     return {
         "kind": finding.kind.__name__.lower(),
         "target": finding.target,
         "confirmed": finding.confirmed,
         "text": finding.text,
         "detail": finding.detail,
+        "twin": evidence.twin.text if isinstance(evidence, Search) else None,
+        "steps": [{"text": step.text, "by_machine": step.check is not None} for step in evidence.steps]
+        if isinstance(evidence, Proof)
+        else [],
         "seconds": finding.seconds,
     }
+
+
+def _line_record(line: Line, status: str, detail: str) -> dict[str, Any]:
+    witnesses = [witness.text for witness in (line.literal, line.kindest, line.gap) if witness is not None]
+    return {"text": line.text, "status": status, "witnesses": witnesses, "detail": detail}
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -136,6 +150,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "reading": (dict, type(None)),
     "checks": (list,),
     "proof_lines": (list,),
+    "note": (str,),
     "failures": (list,),
     "module": (str,),
     "duration_seconds": (int, float),
@@ -146,6 +161,8 @@ _CHECK_TYPES: dict[str, tuple[type, ...]] = {
     "confirmed": (bool,),
     "text": (str,),
     "detail": (str,),
+    "twin": (str, type(None)),
+    "steps": (list,),
     "seconds": (int, float),
 }
 
@@ -211,21 +228,26 @@ def counts(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return result
 
 
+_SAID = {
+    "holds": ("holds", "hold"),
+    "holds_after_repair": ("holds after repair", "hold after repair"),
+    "refuted": ("is refuted", "are refuted"),
+    "ill_posed": ("is ill posed", "are ill posed"),
+    "not_decidable": ("is not decidable", "are not decidable"),
+    "none": ("has no verdict", "have no verdict"),
+}
+
+
 def answer(records: Sequence[Mapping[str, Any]]) -> str:
     """One sentence for the index of the reports."""
     number = counts(records)
-    parts = [f"{count} {name.replace('_', ' ')}" for name, count in number.items() if count]
-    return f"Of {sum(number.values())} claims of the paper: " + ", ".join(parts) + "."
+    parts = [f"{count} {_SAID[name][count > 1]}" for name, count in number.items() if count]
+    return f"Of {sum(number.values())} claims of the paper " + ", ".join(parts) + "."
 
 
 def write(records: Sequence[Mapping[str, Any]], reports: Path) -> Path:
-    """Writes ``theory/ledger.json`` and ``theory/summary.json`` under ``reports``; returns the folder."""
-    folder = reports / "theory"
-    folder.mkdir(parents=True, exist_ok=True)
-    _dump(folder / "ledger.json", list(records))
-    _dump(folder / "summary.json", {"title": TITLE, "answer": answer(records), "command": COMMAND})
-    return folder
-
-
-def _dump(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    """Writes ``theory/ledger.json`` and ``theory/summary.json`` under ``reports``; returns the ledger's path."""
+    text = json.dumps(list(records), ensure_ascii=False, indent=1) + "\n"
+    path = write_text(reports / "theory" / "ledger.json", text)
+    write_summary(reports, "theory", title=TITLE, answer=answer(records), command=COMMAND, counts=counts(records))
+    return path

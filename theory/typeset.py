@@ -1,0 +1,66 @@
+"""Markdown with LaTeX between dollar signs, as HTML with MathML: no script, no network."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from latex2mathml.converter import convert
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+_MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+_FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<!\\)\$(.+?)(?<!\\)\$", re.DOTALL)
+_CODE = re.compile(r"`[^`]*`")
+_TOKEN = re.compile("\ue000(\\d+)\ue001")
+# What latex2mathml does not know, or sets badly in running text.
+_REPLACED = (
+    (re.compile(r"\\d?tfrac"), r"\\frac"),
+    (re.compile(r"\\operatorname\*?"), r"\\mathrm"),
+    (re.compile(r"\\(?:bigl|bigr|Bigl|Bigr|big|Big)(?![a-zA-Z])"), ""),
+    (re.compile(r"\\lVert|\\rVert"), r"\\|"),
+    (re.compile(r"\\lvert|\\rvert"), "|"),
+    (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\\(mathbf|mathcal|mathbb)\s+(\w)"), r"\\\1{\2}"),
+)
+_BAR = re.compile(r"<mo[^>]*>&#x0007C;</mo>")
+
+
+@cache
+def formula(latex: str, display: bool = False) -> Markup:
+    """A formula as MathML.
+
+    Raises:
+        ValueError: If it cannot be converted.
+    """
+    text = latex
+    for pattern, replacement in _REPLACED:
+        text = pattern.sub(replacement, text)
+    try:
+        mathml = convert(text, display="block" if display else "inline")
+    except Exception as error:
+        raise ValueError(f"the formula {latex!r} cannot be typeset: {type(error).__name__} {error}") from error
+    return Markup(_BAR.sub('<mo stretchy="false" lspace="0" rspace="0">|</mo>', mathml))
+
+
+def typeset(text: str, inline: bool = False) -> Markup:
+    """The text as HTML.
+
+    Args:
+        text: Markdown (raw HTML is escaped) with ``$...$`` and ``$$...$$``.
+        inline: Without the paragraph around it.
+    """
+    formulas: list[Markup] = []
+
+    def keep(match: re.Match[str]) -> str:
+        display = match.group(1) is not None
+        formulas.append(formula((match.group(1) or match.group(2)).strip(), display))
+        return f"\ue000{len(formulas) - 1}\ue001"
+
+    pieces, end = [], 0
+    for code in _CODE.finditer(text):
+        pieces += [_FORMULA.sub(keep, text[end : code.start()]), code.group()]
+        end = code.end()
+    marked = "".join([*pieces, _FORMULA.sub(keep, text[end:])])
+    html = _MARKDOWN.renderInline(marked) if inline else _MARKDOWN.render(marked)
+    return Markup(_TOKEN.sub(lambda match: str(formulas[int(match.group(1))]), html))
