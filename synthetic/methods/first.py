@@ -47,8 +47,8 @@ class TheoremUpdate:
 
     As the theorem prescribes: η = 1/2 and ρ_i = R_i / (2 √d_i) with the certified R_i, or with ``radius`` where the
     trial names one (on quadratics any radius satisfies Assumption 2). On losses whose layers interact this is outside
-    the paper's hypotheses; it runs, and the report says so. Where eigenvalues coincide the eigenbasis, so the update, is
-    not unique; on separable families it is the problem's own basis.
+    the paper's hypotheses; it runs, and the report says so. Where eigenvalues coincide the eigenbasis, and with it the
+    update, is not unique; on separable families it is the problem's own basis.
     """
 
     name, title = "theorem", "the theorem's update"

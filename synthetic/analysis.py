@@ -1,0 +1,256 @@
+r"""Exponents, controls and verdicts, by rules that were fixed before the runs. Never imports torch.
+
+The law is log T = const + alpha log max_i d_i + beta log d. It is fitted to all cells and, as a guard against the
+transient of momentum, to those with d >= 64, and as a guard against small widths, to those with w >= 16. Verdicts rest
+on the cells with d >= 64 where there are at least eight, else on all.
+
+*Controls.* Theory predicts alpha and beta of both controls on the very cells that were measured. A control passes if
+both differ from the prediction by at most 0.05 plus half the 95 % interval; if one of them fails, the instrument is
+broken and nothing else is concluded from that family and start.
+
+*Verdicts.* beta is read on a scale on which the positive control's predicted beta is 0 and the negative one's is 1. An
+interval below 1/4 means that steps follow max_i d_i (nothing, if alpha too is below 1/4), one above 3/4 that they
+follow d, one above 1/4 that they grow with d, though maybe more slowly; any other interval does not tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from helene.lab.cells import percentile_interval
+from helene.lab.fits import Cells, Explanation, PowerLawFit, compare_explanations, fit_power_law
+from synthetic.design import CONTROLS, FIRST_ORDER
+from synthetic.results import Series
+
+MARGIN, NEAR, FAR = 0.05, 0.25, 0.75
+FEWEST_CELLS, LEAST_D, LEAST_W = 8, 64, 16
+EXPLANATIONS = (
+    Explanation("max d_i and d", ("max_d", "d")),
+    Explanation("power of d", ("d",)),
+    Explanation("power of max d_i", ("max_d",)),
+    Explanation("power of tr H / mu", ("trace_over_mu",)),
+    Explanation("a + b d", ("d",), "linear"),
+    Explanation("a + b max d_i", ("max_d",), "linear"),
+)
+Follows = Literal["max_d", "d", "neither", "between", "unknown"]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Exponents on a subset of a series' cells.
+
+    Attributes:
+        subset: "all", "d >= 64" or "w >= 16".
+        law: The fit; None where the cells do not determine it.
+        reason: Why not.
+        fixed_d: Whether d is the same in all cells, so that beta is not defined and alpha is the slope at fixed d.
+    """
+
+    subset: str
+    law: PowerLawFit | None
+    reason: str = ""
+    fixed_d: bool = False
+
+    def exponent(self, name: str) -> tuple[float, float, float] | None:
+        """(value, low, high) of "max_d" (alpha) or "d" (beta)."""
+        if self.law is None or name not in self.law.exponents:
+            return None
+        return (self.law.exponents[name], *self.law.intervals[name])
+
+
+@dataclass(frozen=True)
+class Control:
+    """A control's exponents against theory.
+
+    Attributes:
+        kind: "positive" or "negative".
+        measured: Fit on all cells.
+        predicted: alpha and beta of the predicted counts, by name.
+        largest_error: Largest |log(measured / predicted)| over the cells.
+        theory: Arguments used.
+        passed: See the module.
+    """
+
+    kind: str
+    measured: Fit
+    predicted: dict[str, float]
+    largest_error: float
+    theory: tuple[str, ...]
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """A series with what follows from it.
+
+    Attributes:
+        series: What was measured.
+        fits: By subset.
+        explanations: Competing laws by held-out error, the best first; empty with few cells.
+        control: For the two controls.
+        follows: What the steps follow.
+        verdict: On "steps follow max_i d_i and not d", in the design's words.
+        ratio: Steps against MeZO's: geometric mean over the verdict's cells with its interval; None for MeZO itself.
+    """
+
+    series: Series
+    fits: dict[str, Fit]
+    explanations: list[dict[str, Any]]
+    control: Control | None
+    follows: Follows
+    verdict: str
+    ratio: tuple[float, float, float] | None
+
+    @property
+    def main(self) -> Fit:
+        """The fit on which the verdict rests."""
+        guarded = self.fits["d >= 64"]
+        return guarded if guarded.law is not None and guarded.law.num_cells >= FEWEST_CELLS else self.fits["all"]
+
+
+def analyse(all_series: Sequence[Series]) -> list[Analysed]:
+    """Fits, controls and verdicts of every series, in the order given."""
+    by_name = {(s.family, s.start, s.method): s for s in all_series if not s.variant}
+    controls: dict[tuple[str, str], list[Control | None]] = {}
+    for s in all_series:
+        if s.method in CONTROLS:
+            controls.setdefault((s.family, s.start), []).append(_control(s))
+    out = []
+    for s in all_series:
+        fits = fits_of(s)
+        group = controls.get((s.family, s.start), [])
+        broken = len(group) < len(CONTROLS) or any(c is None or not c.passed for c in group)
+        references = _references(all_series, s)
+        main = Analysed(s, fits, [], None, "unknown", "", None).main
+        follows = follows_what(main, references)
+        mine = next((c for c in group if c and CONTROLS.get(s.method) == c.kind), None)
+        mezo = by_name.get((s.family, s.start, "mezo"))
+        ratio = ratio_of(s, mezo) if mezo and s.method != "mezo" and _same_target(s) else None
+        held_out = [] if len(s.cells) < FEWEST_CELLS or main.law is None else _explain(s)
+        out.append(Analysed(s, fits, held_out, mine, follows, verdict_of(s, follows, broken), ratio))
+    return out
+
+
+def fits_of(series: Series) -> dict[str, Fit]:
+    """The law on all cells and on the two guarded subsets."""
+    if not series.cells:
+        empty = Fit("all", None, "no cell was measured")
+        return {name: empty for name in ("all", "d >= 64", "w >= 16")}
+    cells = series.measured()
+    columns = cells.columns
+    subsets = {"d >= 64": columns["d"] >= LEAST_D, "w >= 16": columns["w"] >= LEAST_W}
+    return {"all": _fit("all", cells), **{name: _fit(name, cells, mask) for name, mask in subsets.items()}}
+
+
+def _fit(subset: str, cells: Cells, mask: np.ndarray | None = None) -> Fit:
+    if mask is not None and not mask.any():
+        return Fit(subset, None, "no cell is that large")
+    cells = cells if mask is None else cells.where(mask)
+    if len(cells) < 3:
+        return Fit(subset, None, f"{len(cells)} cells do not determine two exponents")
+    fixed = len(set(cells.columns["d"].tolist())) == 1
+    try:
+        law = fit_power_law(cells, ["max_d"] if fixed else ["max_d", "d"], axes=["n", "w"])
+    except ValueError as err:
+        return Fit(subset, None, str(err))
+    return Fit(subset, law, fixed_d=fixed)
+
+
+def _control(series: Series) -> Control | None:
+    predicted = series.predicted()
+    if predicted is None:
+        return None
+    measured, theory = _fit("all", series.measured()), _fit("all", predicted)
+    if measured.law is None or theory.law is None:
+        return None
+    passed = True
+    for name, expected in theory.law.exponents.items():
+        value, low, high = measured.exponent(name) or (math.nan,) * 3
+        passed &= abs(value - expected) <= MARGIN + 0.5 * (high - low)
+    medians = series.measured().medians
+    with np.errstate(divide="ignore"):
+        errors = np.abs(np.log(medians / predicted.medians))
+    names = tuple(dict.fromkeys(c.theory for c in series.cells))
+    return Control(
+        CONTROLS[series.method], measured, dict(theory.law.exponents), float(errors.max()), names, bool(passed)
+    )
+
+
+def _references(all_series: Sequence[Series], series: Series) -> tuple[float, float] | None:
+    """Predicted beta of the positive and the negative control on the cells of the verdict."""
+    found = {}
+    for other in all_series:
+        if (other.family, other.start) == (series.family, series.start) and other.method in CONTROLS:
+            predicted = other.predicted()
+            if predicted is None:
+                return None
+            wanted = predicted.columns["d"] >= LEAST_D
+            subset = predicted.where(wanted) if wanted.sum() >= FEWEST_CELLS else predicted
+            found[CONTROLS[other.method]] = _fit("", subset).exponent("d")
+    positive, negative = found.get("positive"), found.get("negative")
+    return (positive[0], negative[0]) if positive and negative else None
+
+
+def follows_what(fit: Fit, references: tuple[float, float] | None) -> Follows:
+    """What the steps follow, by the rule of the module."""
+    alpha, beta = fit.exponent("max_d"), fit.exponent("d")
+    if alpha is None or beta is None or references is None:
+        return "unknown"
+    at_zero, at_one = references
+    low, high = ((end - at_zero) / (at_one - at_zero) for end in beta[1:])
+    if high < NEAR:
+        return "max_d" if alpha[1] > NEAR else "neither" if alpha[2] < NEAR else "unknown"
+    if low > FAR:
+        return "d"
+    return "between" if low > NEAR else "unknown"
+
+
+def verdict_of(series: Series, follows: Follows, broken: bool) -> str:
+    """The design's word on "the steps of this method follow max_i d_i and not d"."""
+    if broken:
+        return "broken_instrument"
+    coupled = series.family not in ("quadratic", "log_cosh")
+    if coupled and series.method.startswith("theorem"):
+        return "outside_hypotheses"
+    verdicts: dict[str, str] = {"max_d": "consistent", "neither": "consistent", "d": "not_consistent"}
+    return verdicts.get(follows, "not_consistent" if follows == "between" else "not_resolved")
+
+
+def ratio_of(series: Series, base: Series) -> tuple[float, float, float] | None:
+    """Geometric mean over common cells of the ratio of median steps, with its bootstrap interval."""
+    ours, theirs = ({(c.n, c.max_d, c.d): i for i, c in enumerate(s.cells)} for s in (series, base))
+    common = [cell for cell in ours if cell in theirs]
+    large = [cell for cell in common if cell[2] >= LEAST_D]
+    common = large if len(large) >= FEWEST_CELLS else common
+    if not common:
+        return None
+    pairs = ((series, ours), (base, theirs))
+    picked = [s.measured().where(_mask(len(s.cells), [at[cell] for cell in common])) for s, at in pairs]
+    logs = [cells.bootstrap_log_medians(2000, np.random.default_rng(k)) for k, cells in enumerate(picked)]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        draws = (logs[0] - logs[1]).mean(1)
+        value = float(np.exp((np.log(picked[0].medians) - np.log(picked[1].medians)).mean()))
+        low, high = percentile_interval(draws, 0.95)
+        return value, float(np.exp(low)), float(np.exp(high))
+
+
+def _mask(size: int, indices: list[int]) -> np.ndarray:
+    mask = np.zeros(size, bool)
+    mask[indices] = True
+    return mask
+
+
+def _same_target(series: Series) -> bool:
+    return series.method not in FIRST_ORDER
+
+
+def _explain(series: Series) -> list[dict[str, Any]]:
+    cells = series.measured()
+    varied = [e for e in EXPLANATIONS if all(len(set(cells.columns[p].tolist())) > 1 for p in e.predictors)]
+    kept = ("name", "error", "excess", "excess_se", "num_params")
+    return [{name: getattr(held, name) for name in kept} for held in compare_explanations(cells, varied)]

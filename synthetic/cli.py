@@ -1,0 +1,116 @@
+"""``helene scaling``: measure how steps scale with dimension, write the report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from synthetic.design import Config, Design, load, presets
+
+_EPILOG = """\
+presets:
+  quick      half a minute: quadratics up to d = 512, HELENE and the two controls
+  standard   minutes: quadratics and log-cosh up to d = 1024, real data, all methods, two starts
+  or the path of a .toml file of your own, see docs/scaling.md
+
+what is written, all under OUT/scaling:
+  index.html, summary.json, exponents.csv, figures/, records.sqlite
+
+A run that is stopped goes on where it was: finished cells are in records.sqlite and are never run twice.
+
+exit codes:
+  0  done, and both controls came out as theory predicts
+  1  a cell failed, or a control is off, so that the report flags itself
+  2  bad usage or bad input
+"""
+# Core-seconds of one run-step of the whole search, fitted once: fixed cost of a step, and cost of an element and row.
+_SECONDS_A_STEP, _SECONDS_AN_ELEMENT = 1.2e-4, {"helene": 4e-9, "heavy_ball": 1.7e-9}
+_SECONDS_TO_START = 4.0
+
+
+def add_commands(subparsers: Any) -> None:
+    """Register ``scaling``; called by the command ``helene``."""
+    parser = subparsers.add_parser(
+        "scaling",
+        help="measure how steps scale with dimension, write the report",
+        description="Measure whether the number of steps follows the largest layer or all parameters, for HELENE, "
+        "MeZO, the paper's idealised update and others, and write a report that answers in one sentence.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--preset", default="standard", help=f"{', '.join(presets())} or a .toml file (default: standard)"
+    )
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports (default: reports)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes (default: all cores)")
+    parser.set_defaults(func=scaling)
+
+
+def scaling(arguments: argparse.Namespace) -> int:
+    """Run what is missing, then write the report; the exit code is in the help."""
+    from helene.lab.progress import readable_seconds
+    from helene.lab.provenance import provenance
+    from helene.lab.report_files import write_text
+    from helene.lab.store import Store
+    from helene.lab.sweep import sweep
+    from helene.noise import NOISE_VERSION
+    from synthetic.run import run
+
+    design = load(arguments.preset, NOISE_VERSION)
+    if arguments.jobs < 1:
+        raise ValueError(f"--jobs must be at least 1, got {arguments.jobs}; the number of cores is a good choice")
+    command = f"helene scaling --preset {_public(arguments.preset)} --out {_public(str(arguments.out))}"
+    folder = arguments.out / "scaling"
+    write_text(folder / ".writable", "")  # an unwritable folder must be known before the work, not after it
+    (folder / ".writable").unlink()
+    facts = provenance(command.split())
+    with Store(folder / "records.sqlite") as store:
+        missing = _missing(design, store)
+        seconds = sum(cost(config) for config in missing) / arguments.jobs + _SECONDS_TO_START
+        said = (
+            f"{len(design.configs) - len(missing)} of {len(design.configs)} cells are there already; "
+            if missing
+            else ""
+        )
+        about = f"about {readable_seconds(seconds)} on {arguments.jobs} idle cores" if missing else "nothing to run"
+        print(f"{design.title}\n{said}{about}; results go to {folder}", file=sys.stderr)
+        records = sweep("scaling", design.configs, run, store, jobs=arguments.jobs, provenance=facts, cost=cost)
+    from synthetic.report import write_report
+
+    answer, sound = write_report(arguments.out, design, records, command, facts)
+    print(answer)
+    print(folder / "index.html")
+    return 0 if sound else 1
+
+
+def _missing(design: Design, store: Any) -> list[Config]:
+    from helene.lab.records import config_key
+
+    done = {record.key for record in store.records("scaling") if not record.failed}
+    return [config for config in design.configs if config_key(config) not in done]
+
+
+def cost(config: Config) -> float:
+    """Expected core-seconds of a cell, within a factor of two or so."""
+    groups = config["problem"]["layers"]
+    d, width = sum(n * w for n, w in groups), max(w for _, w in groups)
+    if "control" in config:
+        return 0.1 + 4e-4 * (width if config["control"] == "per_layer" else d)
+    method, regression = config["method"], config["problem"]["kind"] == "regression"
+    if method in ("theorem", "theorem_one_clip"):
+        return 0.05 + (0.02 * width if regression else 0.0)
+    if method == "gradient_descent":
+        return 0.1 + 1e-4 * d
+    steps = 50 + 6 * (width if method == "per_layer" else d)
+    rows, features = (
+        1.5 * 24 * len(config["seeds"]["tuning"]) + len(config["seeds"]["test"]),
+        d + (500 if regression else 0),
+    )
+    return 0.02 + steps * (_SECONDS_A_STEP + _SECONDS_AN_ELEMENT.get(method, 1.3e-9) * rows * features)
+
+
+def _public(path: str) -> str:
+    return Path(path).name if os.path.isabs(path) else path

@@ -1,0 +1,157 @@
+"""The machine-readable half of the report: summary.json and exponents.csv. Never imports torch."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from synthetic.analysis import Analysed, Fit
+from synthetic.results import Measured
+
+SCHEMA = "scaling/1"
+CSV_COLUMNS = (
+    "family", "start", "method", "variant", "subset", "cells", "censored", "alpha", "alpha_low", "alpha_high",
+    "beta", "beta_low", "beta_high", "residual_sd", "follows", "verdict",
+)  # fmt: skip
+
+
+def summary_of(analysed: Sequence[Analysed]) -> dict[str, Any]:
+    """Everything that the page says, as plain values, for ``summary.json``."""
+    return {
+        "schema": SCHEMA,
+        "series": [_series(a) for a in analysed],
+        "controls": [_control(a) for a in analysed if a.control is not None],
+    }
+
+
+def _series(a: Analysed) -> dict[str, Any]:
+    s = a.series
+    return {
+        "name": s.name,
+        "family": s.family,
+        "start": s.start,
+        "method": s.method,
+        "variant": s.variant,
+        "borrowed": s.borrowed,
+        "unsupported": list(s.unsupported),
+        "follows": a.follows,
+        "verdict": a.verdict,
+        "verdict_subset": a.main.subset,
+        "fits": {name: fit_dict(fit) for name, fit in a.fits.items()},
+        "explanations": a.explanations,
+        "steps_against_mezo": None if a.ratio is None else list(a.ratio),
+        "tuning": tuning_of(s.cells),
+        "cells": [_cell(c) for c in s.cells],
+    }
+
+
+def fit_dict(fit: Fit) -> dict[str, Any]:
+    """A fit as plain values."""
+    alpha, beta = fit.exponent("max_d"), fit.exponent("d")
+    out: dict[str, Any] = {"alpha": alpha and list(alpha), "beta": beta and list(beta), "reason": fit.reason}
+    law = fit.law
+    out["cells"] = 0 if law is None else law.num_cells
+    out["censored"] = 0 if law is None else law.num_censored
+    out["residual_sd"] = None if law is None else law.residual_sd
+    out["local_slope_differences"] = {} if law is None else dict(law.largest_local_slope_difference)
+    out["fixed_d"] = fit.fixed_d
+    return out
+
+
+def tuning_of(cells: Sequence[Measured]) -> dict[str, Any]:
+    """What was chosen: range of step sizes, other settings, cells at an edge, cells that missed, shares of statuses."""
+    steps = [c.best["q"] for c in cells if "q" in c.best]
+    others: dict[str, Counter[Any]] = {}
+    for c in cells:
+        for name, value in c.best.items():
+            if name not in ("q", "lr") and isinstance(value, int | float):
+                others.setdefault(name, Counter())[value] += 1
+    runs = Counter("".join(letters for c in cells for letters in c.tuning_letters))
+    total = sum(runs.values())
+    return {
+        "step_size_range": [min(steps), max(steps)] if steps else None,
+        "step_size_median": float(np.median(steps)) if steps else None,
+        "chosen": {n: {str(v): k for v, k in sorted(c.items())} for n, c in sorted(others.items()) if len(c) > 1},
+        "at_edge": [c.key for c in cells if c.edge],
+        "censored": [c.key for c in cells if c.status != "reached"],
+        "trials": max((len(c.tuning) for c in cells), default=0) or 1,
+        "diverged_share": (runs["d"] + runs["n"]) / total if total else None,
+        "stalled_share": runs["s"] / total if total else None,
+        "useful_width": useful_width(cells),
+    }
+
+
+def useful_width(cells: Sequence[Measured]) -> float | None:
+    """Median over cells of the factor that the step size may be off at a cost of at most 1.5x the best count.
+
+    From the smallest to the largest such step size, the other settings being the chosen ones; a grid that ends before
+    the count has risen shows a lower bound.
+    """
+    widths = []
+    for c in cells:
+        best = [(o["q"], m) for o, m in zip(c.options, c.tuning_medians, strict=False) if _beside(o, c.best)]
+        good = [q for q, median in best if np.isfinite(median) and median <= 1.5 * min(m for _, m in best)]
+        if good:
+            widths.append(max(good) / min(good))
+    return float(np.median(widths)) if widths else None
+
+
+def _beside(option: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
+    return "q" in best and all(option[name] == best[name] for name in option if name != "q")
+
+
+def _cell(c: Measured) -> dict[str, Any]:
+    finite = sorted(c.steps)
+    return {
+        "key": c.key,
+        "n": c.n,
+        "max_d": c.max_d,
+        "d": c.d,
+        "trace_over_mu": c.trace_over_mu,
+        "status": c.status,
+        "steps_median": float(np.exp(np.median(np.log(finite)))) if np.isfinite(np.median(finite)) else float("inf"),
+        "steps": list(c.steps),
+        "cap": c.cap,
+        "forwards_per_step": c.forwards_per_step,
+        "best": dict(c.best),
+        "edge": c.edge,
+        "predicted": c.predicted,
+        "theory": c.theory,
+    }
+
+
+def _control(a: Analysed) -> dict[str, Any]:
+    control = a.control
+    assert control is not None
+    return {
+        "kind": control.kind,
+        "series": a.series.name,
+        "passed": control.passed,
+        "measured": fit_dict(control.measured),
+        "predicted_alpha": control.predicted.get("max_d"),
+        "predicted_beta": control.predicted.get("d"),
+        "largest_error": control.largest_error,
+        "theory": list(control.theory),
+    }
+
+
+def exponents_csv(analysed: Sequence[Analysed]) -> str:
+    """One row per series and subset, numbers at full precision."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for a in analysed:
+        for subset, fit in a.fits.items():
+            plain = fit_dict(fit)
+            spread: list[Mapping[str, Any] | Any] = []
+            for name in ("alpha", "beta"):
+                spread += plain[name] or ["", "", ""]
+            s = a.series
+            head = [s.family, s.start, s.method, s.variant, subset, plain["cells"], plain["censored"]]
+            writer.writerow([*head, *spread, plain["residual_sd"], a.follows, a.verdict])
+    return out.getvalue()

@@ -1,0 +1,191 @@
+"""What was measured, cell by cell, put in the order in which it is analysed. Never imports torch."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from helene.lab.fits import Cells
+from helene.lab.records import Record, config_key
+from synthetic.design import CONTROLS, Cell, Design, control_config, trials
+
+TITLES = {
+    "theorem": "theorem's update",
+    "theorem_one_clip": "theorem's update, one clip",
+    "gradient_descent": "gradient descent",
+    "mezo": "MeZO",
+    "heavy_ball": "heavy-ball MeZO",
+    "helene": "HELENE",
+    "per_layer": "one direction per layer",
+}
+FAMILIES = {
+    "quadratic": "quadratic",
+    "log_cosh": "log-cosh",
+    "digits": "logistic regression, digits",
+    "breast_cancer": "logistic regression, breast cancer",
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One cell.
+
+    Attributes:
+        key: Of its record.
+        n: Layers.
+        max_d: Largest dimension of a layer, the width where all are equal.
+        d: Total dimension.
+        trace_over_mu: tr H / mu at the minimizer.
+        steps: Per test seed; inf is a miss.
+        letters: One status letter per test seed.
+        status: Of the cell.
+        cap: Most steps.
+        best: The chosen trial; empty if none reached the target.
+        edge: Whether its step size was at the edge of its grid.
+        options: The trials.
+        tuning: Per trial, its steps on the tuning seeds; empty if nothing was tuned.
+        tuning_letters: Per trial, one status letter per tuning seed.
+        forwards_per_step: None where no such count is fair.
+        predicted: Steps that theory predicts, for the controls.
+        theory: By which argument.
+    """
+
+    key: str
+    n: int
+    max_d: int
+    d: int
+    trace_over_mu: float
+    steps: tuple[float, ...]
+    letters: str
+    status: str
+    cap: float
+    best: Mapping[str, Any]
+    edge: bool
+    options: tuple[Mapping[str, Any], ...]
+    tuning: tuple[tuple[float, ...], ...]
+    tuning_letters: tuple[str, ...]
+    forwards_per_step: float | None
+    predicted: float | None = None
+    theory: str = ""
+
+    @property
+    def tuning_medians(self) -> list[float]:
+        """Per trial, the median count on the tuning seeds."""
+        return [statistics.median(row) for row in self.tuning]
+
+
+@dataclass(frozen=True)
+class Series:
+    """The cells of one method in one family from one kind of start.
+
+    Attributes:
+        family: Name of the family.
+        start: Kind of start.
+        method: Name of the method.
+        variant: What tells it from others of the same method; often empty.
+        cells: Ordered by n, then width.
+        borrowed: Why these are the cells of another start; empty if they are its own.
+        unsupported: Reasons of the method for leaving cells out.
+    """
+
+    family: str
+    start: str
+    method: str
+    variant: str
+    cells: tuple[Measured, ...]
+    borrowed: str = ""
+    unsupported: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        title = TITLES.get(self.method, self.method)
+        return f"{title} ({self.variant})" if self.variant else title
+
+    @property
+    def name(self) -> str:
+        """For files and addresses."""
+        return "-".join(filter(None, (self.family, self.start, self.method, _slug(self.variant))))
+
+    @property
+    def columns(self) -> dict[str, list[float]]:
+        """Predictors per cell."""
+        cells = self.cells
+        return {
+            "n": [float(c.n) for c in cells],
+            "w": [float(c.max_d) for c in cells],
+            "max_d": [float(c.max_d) for c in cells],
+            "d": [float(c.d) for c in cells],
+            "trace_over_mu": [c.trace_over_mu for c in cells],
+        }
+
+    def measured(self) -> Cells:
+        """For the fits."""
+        # A start that is at the target already counts as one step, so that it has a logarithm.
+        samples = [[max(s, 1.0) for s in c.steps] for c in self.cells]
+        return Cells.of(self.columns, samples, [c.cap for c in self.cells])
+
+    def predicted(self) -> Cells | None:
+        """The same with the predicted counts, where every cell has one."""
+        if not self.cells or any(c.predicted is None for c in self.cells):
+            return None
+        return Cells.of(self.columns, [[c.predicted or 1.0] for c in self.cells], [c.cap for c in self.cells])
+
+
+def collect(design: Design, records: Iterable[Record]) -> list[Series]:
+    """The series of a design, in its order, each start of a cell that stands for several in a series of its own."""
+    found = {record.key: record for record in records}
+    grouped: dict[tuple[str, str, str, str], list[tuple[Cell, str]]] = {}
+    for cell in design.cells:
+        for start in cell.starts:
+            key = (cell.family, start, cell.config["method"], cell.config["variant"])
+            grouped.setdefault(key, []).append((cell, cell.reason if start != cell.starts[0] else ""))
+    return [_series(key, members, found) for key, members in grouped.items()]
+
+
+def _series(key: tuple[str, str, str, str], members: list[tuple[Cell, str]], found: Mapping[str, Record]) -> Series:
+    measured, reasons = [], []
+    for cell, _ in members:
+        record = found.get(config_key(cell.config))
+        if record is None or record.failed:
+            continue
+        if record.result["status"] == "unsupported":
+            reasons.append(record.result["reason"])
+            continue
+        theory = None
+        if cell.config["method"] in CONTROLS:
+            theory = found.get(config_key(control_config(cell)))
+        measured.append(_measured(record, theory))
+    ordered = sorted(measured, key=lambda c: (c.n, c.max_d, c.d))
+    return Series(*key, tuple(ordered), members[0][1], tuple(dict.fromkeys(reasons)))
+
+
+def _measured(record: Record, theory: Record | None) -> Measured:
+    result, problem = record.result, record.result["problem"]
+    tuning = result.get("tuning", {"steps": [], "status": []})
+    known = theory is not None and not theory.failed
+    return Measured(
+        key=record.key,
+        n=problem["n"],
+        max_d=problem["max_d"],
+        d=problem["d"],
+        trace_over_mu=problem["trace_over_mu"],
+        steps=tuple(result["test"]["steps"]),
+        letters=result["test"]["status"],
+        status=result["status"],
+        cap=float(result["test"]["budget"]),
+        best=result.get("best_trial") or {},
+        edge=result["edge"],
+        options=tuple(trials(record.config["space"])),
+        tuning=tuple(tuple(row) for row in tuning["steps"]),
+        tuning_letters=tuple(tuning["status"]),
+        forwards_per_step=result["forwards_per_step"],
+        predicted=theory.result["steps"] if theory is not None and known else None,
+        theory=theory.result["theory"] if theory is not None and known else "",
+    )
+
+
+def _slug(text: str) -> str:
+    return "".join(ch if ch.isalnum() else "-" for ch in text.lower()).strip("-").replace("---", "-")
