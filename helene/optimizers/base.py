@@ -73,6 +73,7 @@ class Base(torch.optim.Optimizer):
         self._schedule = defaults["lr"] if callable(defaults["lr"]) else None
         defaults["lr"] = self._schedule(1) if self._schedule else defaults["lr"]
         self.trajectory: Trajectory | None = None
+        self.last_loss: Tensor | None = None
         self._statistics = Statistics()
         self._warned = False
         super().__init__(params, {**defaults, "step": 0})
@@ -93,9 +94,9 @@ class Base(torch.optim.Optimizer):
             FloatingPointError: If a loss is not finite; parameters and state are then unchanged.
         """
         step = self._begin()
-        scalars, loss = self._measure(closure, step)
+        scalars, self.last_loss = self._measure(closure, step)
         self._apply(step, scalars)
-        return loss
+        return self.last_loss
 
     @property
     def replayable(self) -> bool:
@@ -348,7 +349,7 @@ class Base(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "_model" in state:
-            self.trajectory = None
+            self.trajectory = self.last_loss = None
             self._prepare()
 
 

@@ -1,0 +1,71 @@
+"""Checkpoints in safetensors: weights, buffers and optimizer state, to resume and for runs that cannot be replayed.
+
+One file; no pickle is read. Tied parameters are stored once.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from helene.optimizers.base import Base
+
+FORMAT = "helene-checkpoint/1"
+
+
+def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None:
+    """Write what a run needs to go on bit for bit; the file appears whole or not at all."""
+    state = optimizer.state_dict()
+    tensors = {f"model/{name}": tensor for name, tensor in _model_tensors(model).items()}
+    for index, entries in state["state"].items():
+        for name, tensor in entries.items():
+            tensors[f"state/{index}/{name}"] = tensor
+    metadata = {
+        "format": FORMAT,
+        "param_groups": json.dumps(state["param_groups"]),
+        "helene": json.dumps(state["helene"]),
+    }
+    path = Path(path)
+    partial = path.with_name(path.name + ".part")
+    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, partial, metadata)
+    partial.replace(path)
+
+
+def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None:
+    """Read a checkpoint into a model and an optimizer of the same kind.
+
+    Raises:
+        ValueError: If it is no checkpoint of ours, or of another model, method or noise version; nothing is then
+            changed.
+    """
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+        if metadata.get("format") != FORMAT:
+            raise ValueError(f"{path} is of format {metadata.get('format')!r}, not {FORMAT!r}; it may be plain weights")
+        identity = json.loads(metadata["helene"])
+        optimizer.check_identity(identity, "checkpoint")
+        targets = _model_tensors(model)
+        stored = {key.removeprefix("model/"): key for key in file.keys() if key.startswith("model/")}
+        differing = sorted(set(stored) ^ set(targets))
+        if differing:
+            raise ValueError(f"{path} and the model do not both have {', '.join(differing[:3])}; build the same model")
+        state: dict[int, dict[str, Tensor]] = {}
+        for key in file.keys():
+            if key.startswith("state/"):
+                _, index, name = key.split("/", 2)
+                state.setdefault(int(index), {})[name] = file.get_tensor(key)
+        groups: list[dict[str, Any]] = json.loads(metadata["param_groups"])
+        optimizer.load_state_dict({"state": state, "param_groups": groups, "helene": identity})
+        with torch.no_grad():
+            for name, key in stored.items():
+                targets[name].copy_(file.get_tensor(key))
+
+
+def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
