@@ -10,7 +10,8 @@ broken and nothing else is concluded from that family and start.
 
 *Verdicts.* beta is read on a scale on which the positive control's predicted beta is 0 and the negative one's is 1. An
 interval below 1/4 means that steps follow max_i d_i (nothing, if alpha too is below 1/4), one above 3/4 that they
-follow d, one above 1/4 that they grow with d, though maybe more slowly; any other interval does not tell.
+follow d, one above 1/4 that they grow with d, though maybe more slowly; any other interval does not tell. Where d is
+the same in all cells (one function in several partitions) alpha is read in the same way.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ EXPLANATIONS = (
     Explanation("a + b d", ("d",), "linear"),
     Explanation("a + b max d_i", ("max_d",), "linear"),
 )
-Follows = Literal["max_d", "d", "neither", "between", "unknown"]
+Follows = Literal["max_d", "d", "neither", "between", "not_max_d", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -181,33 +182,45 @@ def _control(series: Series) -> Control | None:
     )
 
 
-def _references(all_series: Sequence[Series], series: Series) -> tuple[float, float] | None:
-    """Predicted beta of the positive and the negative control on the cells of the verdict."""
-    found = {}
+def _references(all_series: Sequence[Series], series: Series) -> dict[str, tuple[float, float]]:
+    """By exponent, what theory gives the positive and the negative control on the cells of the verdict."""
+    found: dict[str, Fit] = {}
     for other in all_series:
         if (other.family, other.start) == (series.family, series.start) and other.method in CONTROLS:
             predicted = other.predicted()
             if predicted is None:
-                return None
+                return {}
             wanted = predicted.columns["d"] >= LEAST_D
             subset = predicted.where(wanted) if wanted.sum() >= FEWEST_CELLS else predicted
-            found[CONTROLS[other.method]] = _fit("", subset).exponent("d")
-    positive, negative = found.get("positive"), found.get("negative")
-    return (positive[0], negative[0]) if positive and negative else None
+            found[CONTROLS[other.method]] = _fit("", subset)
+    out = {}
+    for name in ("max_d", "d"):
+        ends = [fit.exponent(name) for fit in (found.get("positive"), found.get("negative")) if fit is not None]
+        if len(ends) == 2 and ends[0] is not None and ends[1] is not None:
+            out[name] = (ends[0][0], ends[1][0])
+    return out
 
 
-def follows_what(fit: Fit, references: tuple[float, float] | None) -> Follows:
+def follows_what(fit: Fit, references: dict[str, tuple[float, float]]) -> Follows:
     """What the steps follow, by the rule of the module."""
     alpha, beta = fit.exponent("max_d"), fit.exponent("d")
-    if alpha is None or beta is None or references is None:
+    if alpha is not None and fit.fixed_d and "max_d" in references:
+        low, high = sorted(_on_scale(end, references["max_d"]) for end in alpha[1:])
+        return "max_d" if high < NEAR else "not_max_d" if low > FAR else "unknown"
+    if alpha is None or beta is None or "d" not in references:
         return "unknown"
-    at_zero, at_one = references
-    low, high = ((end - at_zero) / (at_one - at_zero) for end in beta[1:])
+    low, high = (_on_scale(end, references["d"]) for end in beta[1:])
     if high < NEAR:
         return "max_d" if alpha[1] > NEAR else "neither" if alpha[2] < NEAR else "unknown"
     if low > FAR:
         return "d"
     return "between" if low > NEAR else "unknown"
+
+
+def _on_scale(value: float, references: tuple[float, float]) -> float:
+    """0 at the positive control, 1 at the negative one."""
+    positive, negative = references
+    return (value - positive) / (negative - positive)
 
 
 def verdict_of(series: Series, follows: Follows, broken: bool) -> str:
@@ -217,8 +230,9 @@ def verdict_of(series: Series, follows: Follows, broken: bool) -> str:
     coupled = series.family not in ("quadratic", "log_cosh")
     if coupled and series.method.startswith("theorem"):
         return "outside_hypotheses"
-    verdicts: dict[str, str] = {"max_d": "consistent", "neither": "consistent", "d": "not_consistent"}
-    return verdicts.get(follows, "not_consistent" if follows == "between" else "not_resolved")
+    if follows == "unknown":
+        return "not_resolved"
+    return "consistent" if follows in ("max_d", "neither") else "not_consistent"
 
 
 def ratio_of(series: Series, base: Series) -> tuple[float, float, float] | None:

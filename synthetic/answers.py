@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from synthetic.analysis import Analysed, Control
@@ -18,6 +19,7 @@ _SAYS = {
     "max_d": "follows max_i d_i, not d",
     "neither": "depends neither on max_i d_i nor on d",
     "d": "follows d, not max_i d_i",
+    "not_max_d": "does not change with max_i d_i at fixed d",
     "between": "grows with d at fixed max_i d_i, though more slowly than MeZO's",
 }
 
@@ -36,6 +38,8 @@ def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "H
             f"No answer on {title}: the controls did not come out as theory predicts, so the instrument is broken "
             "(see Controls)."
         )
+    outside = [a for a in sound if a.verdict == "outside_hypotheses"]
+    sound = [a for a in sound if a not in outside] or outside
     told = [a for a in sound if a.follows != "unknown"]
     if not told:
         spans = "; ".join(f"{_where([a])}: beta {_interval(a, 'd')}" for a in sound[:3])
@@ -45,11 +49,14 @@ def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "H
         groups.setdefault(a.follows, []).append(a)
     parts = []
     for follows, members in sorted(groups.items(), key=lambda item: -len(item[1])):
-        where = "" if len(groups) == 1 and len(members) == len(mine) else f" on {_where(members)}"
+        where = "" if len(groups) == 1 and len(members) == len(mine) else f", on {_where(members)}"
         cause = "; the cause is unexplained" if follows in ("max_d", "neither") and method == "helene" else ""
-        parts.append(f"{_SAYS[follows]}{where} (alpha {_range(members, 'max_d')}, beta {_range(members, 'd')}{cause})")
+        exponents = f"alpha {_range(members, 'max_d')}, beta {_range(members, 'd')}".replace(", beta undefined", "")
+        parts.append(f"{_SAYS[follows]}{where} ({exponents}{cause})")
     left = [a for a in sound if a.follows == "unknown"]
     tail = f"; on {_where(left)} the runs cannot tell" if left else ""
+    if outside and outside != sound:
+        tail += f"; on {_where(outside)} layers interact, which its hypotheses exclude"
     broken = [a for a in mine if a.verdict == "broken_instrument"]
     tail += f"; on {_where(broken)} the instrument is broken" if broken else ""
     return f"{title}'s step count " + ", and ".join(parts) + tail + "."
@@ -89,27 +96,29 @@ def control_sentence(controls: Iterable[Control]) -> str:
     worst = max(c.largest_error for c in rows)
     return (
         f"All {len(rows)} controls come out as theory predicts; no cell's median is further than "
-        f"{100 * (2.718281828459045**worst - 1):.0f} % from its predicted count."
+        f"{100 * (math.expm1(worst)):.0f} % from its predicted count."
     )
 
 
 def _where(rows: Sequence[Analysed]) -> str:
-    """Families, with the start where a family is split."""
+    """Families, with the start where there is only one."""
     families: dict[str, list[str]] = {}
     for a in rows:
         families.setdefault(a.series.family, []).append(a.series.start)
     names = []
     for family, starts in families.items():
         name = FAMILIES.get(family, family)
-        names.append(name if len(starts) != 1 else f"{name} ({STARTS.get(starts[0], starts[0])})")
+        names.append(name if len(set(starts)) != 1 else f"{name} ({STARTS.get(starts[0], starts[0])})")
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
 def _range(rows: Sequence[Analysed], name: str) -> str:
     values = [e[0] for a in rows if (e := a.main.exponent(name)) is not None]
+    if not values:
+        return "undefined"
     if len(values) == 1:
         return f"{values[0]:.2f} {_interval(rows[0], name)}"
-    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    low, high = (f"{v:.2f}".replace("-0.00", "0.00").replace("-", "−") for v in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 

@@ -74,6 +74,12 @@ def _series(a: Analysed, axis: str, held: str, level: int) -> ScalingSeries | No
         caps=[series.cells[i].cap for i in keep],
         fitted=law.predict(here).tolist() if usable and law is not None else [],
         band=(band[0].tolist(), band[1].tolist()) if band is not None else None,
-        slope=law.combination(weights) if usable and law is not None else None,
+        slope=_rounded(law.combination(weights)) if usable and law is not None else None,
         predicted_slope=None if predicted is None else round(predicted, 2),
     )
+
+
+def _rounded(slope: tuple[float, float, float]) -> tuple[float, float, float]:
+    """To two places, so that no zero reads -0.00."""
+    value, low, high = (round(v, 2) + 0.0 for v in slope)
+    return value, low, high

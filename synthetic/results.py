@@ -12,19 +12,19 @@ from helene.lab.records import Record, config_key
 from synthetic.design import CONTROLS, Cell, Design, control_config, trials
 
 TITLES = {
+    "helene": "HELENE",
+    "mezo": "MeZO",
+    "per_layer": "one direction per layer",
+    "heavy_ball": "heavy-ball MeZO",
     "theorem": "theorem's update",
     "theorem_one_clip": "theorem's update, one clip",
     "gradient_descent": "gradient descent",
-    "mezo": "MeZO",
-    "heavy_ball": "heavy-ball MeZO",
-    "helene": "HELENE",
-    "per_layer": "one direction per layer",
 }
 FAMILIES = {
-    "quadratic": "quadratic",
-    "log_cosh": "log-cosh",
-    "digits": "logistic regression, digits",
-    "breast_cancer": "logistic regression, breast cancer",
+    "quadratic": "quadratics",
+    "log_cosh": "log-cosh losses",
+    "digits": "logistic regression (digits)",
+    "breast_cancer": "logistic regression (breast cancer)",
 }
 
 
@@ -142,7 +142,10 @@ def collect(design: Design, records: Iterable[Record]) -> list[Series]:
         for start in cell.starts:
             key = (cell.family, start, cell.config["method"], cell.config["variant"])
             grouped.setdefault(key, []).append((cell, cell.reason if start != cell.starts[0] else ""))
-    return [_series(key, members, found) for key, members in grouped.items()]
+    order = {name: i for i, name in enumerate(TITLES)}
+    firsts = {key[:2]: i for i, key in reversed(list(enumerate(grouped)))}
+    ordered = sorted(grouped, key=lambda key: (firsts[key[0], key[1]], order.get(key[2], len(order))))
+    return [_series(key, grouped[key], found) for key in ordered]
 
 
 def _series(key: tuple[str, str, str, str], members: list[tuple[Cell, str]], found: Mapping[str, Record]) -> Series:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from helene.lab.figures import Drawing
-from helene.lab.pages import Section, badge, details, figure, interval, number, paragraph, subtitle, table
+from helene.lab.pages import Section, badge, details, figure, number, paragraph, subtitle, table
 from synthetic.analysis import Analysed, Fit
 from synthetic.answers import STARTS
 from synthetic.design import CAP, RACE, Design
@@ -16,6 +17,12 @@ from synthetic.export import tuning_of
 from synthetic.results import FAMILIES
 
 Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
+_HOW_TO_READ = (
+    "The tables give T ~ (max d_i)^alpha d^beta with 95 % intervals, on the cells with d ≥ 64 where there are eight "
+    "or more of them. The verdict is on “the steps follow max d_i and not d”. Scatter: standard deviation of log T "
+    "about the law. Best explanation: the law with the least error on cells left out of its fit, and that error. × "
+    "MeZO: steps over tuned MeZO's, geometric mean."
+)
 _THEORIES = {
     "exact chain": "exact in law: a Markov chain of one number per eigenvalue (and layer)",
     "mean field": "mean field of large d, with the exact finite-size factor of an isotropic quadratic",
@@ -25,9 +32,9 @@ _THEORIES = {
 
 def family_sections(analysed: Sequence[Analysed], pictures: Pictures) -> list[Section]:
     """One section per family: a table of exponents and the figures of each start."""
-    out = []
+    out: list[Section] = []
     for family in dict.fromkeys(a.series.family for a in analysed):
-        body: list[Markup | str] = []
+        body: list[Markup | str] = [paragraph(_HOW_TO_READ)] if not out else []
         for start in dict.fromkeys(a.series.start for a in analysed if a.series.family == family):
             rows = [a for a in analysed if (a.series.family, a.series.start) == (family, start)]
             body.append(subtitle(f"Start: {STARTS.get(start, start)}", f"{family}-{start}"))
@@ -41,7 +48,7 @@ def family_sections(analysed: Sequence[Analysed], pictures: Pictures) -> list[Se
 
 
 def _exponents(rows: Sequence[Analysed]) -> Markup:
-    headers = ["method", "verdict", "cells", "alpha (max d_i)", "beta (d)", "scatter", "best explanation", "× MeZO"]
+    headers = ["method", "verdict", "alpha (max d_i)", "beta (d)", "cells", "scatter", "best explanation", "× MeZO"]
     lines = []
     for a in rows:
         law = a.main.law
@@ -50,28 +57,29 @@ def _exponents(rows: Sequence[Analysed]) -> Markup:
             [
                 Markup('<a href="#cells-{}">{}</a>').format(a.series.name, a.series.label),
                 badge(a.verdict),
-                f"{a.main.subset} ({law.num_cells if law else len(a.series.cells)})",
-                _exponent(a.main, "max_d"),
-                _exponent(a.main, "d"),
-                None if law is None else round(law.residual_sd, 3),
+                exponent(a.main, "max_d"),
+                exponent(a.main, "d"),
+                f"{law.num_cells if law else 0} of {len(a.series.cells)}",
+                None if law is None else f"{100 * law.residual_sd:.0f} %",
                 f"{best['name']} ({100 * best['error']:.0f} %)" if best else None,
-                None if a.ratio is None else f"{number(a.ratio[0])} {interval(*a.ratio[1:])}",
+                None if a.ratio is None else spread(a.ratio),
             ]
         )
-    caption = (
-        "T ~ (max d_i)^alpha d^beta on the cells on which the verdict rests, with 95 % intervals. The verdict is on "
-        "“steps follow max d_i and not d”. Scatter: standard deviation of log T about the law. Best explanation: least "
-        "error on cells left out."
-    )
-    return table(headers, lines, caption=caption)
+    return table(headers, lines)
 
 
-def _exponent(fit: Fit, name: str) -> str | None:
+def exponent(fit: Fit, name: str) -> str | None:
+    """An exponent with its interval, for people."""
     found = fit.exponent(name)
     if found is None:
         return "d is fixed" if fit.fixed_d and name == "d" else None
-    value, low, high = found
-    return f"{value:.2f} {interval(low, high)}".replace("-0.00", "0.00")
+    return spread(found)
+
+
+def spread(found: tuple[float, float, float]) -> str:
+    """``value [low, high]`` to two places."""
+    value, low, high = (f"{v:.2f}".replace("-0.00", "0.00").replace("-", "−") for v in found)
+    return f"{value} [{low}, {high}]".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def controls_section(analysed: Sequence[Analysed]) -> Section:
@@ -87,10 +95,10 @@ def controls_section(analysed: Sequence[Analysed]) -> Section:
                 f"{c.kind}: {a.series.label}",
                 badge("passed" if c.passed else "broken_instrument"),
                 round(c.predicted.get("max_d", float("nan")), 3),
-                _exponent(c.measured, "max_d"),
+                exponent(c.measured, "max_d"),
                 round(c.predicted["d"], 3) if "d" in c.predicted else None,
-                _exponent(c.measured, "d"),
-                f"{100 * (2.718281828459045**c.largest_error - 1):.0f} %",
+                exponent(c.measured, "d"),
+                f"{100 * math.expm1(c.largest_error):.0f} %",
                 ", ".join(c.theory),
             ]
         )
@@ -118,7 +126,7 @@ def guards_section(analysed: Sequence[Analysed]) -> Section:
             continue
         row: list[Any] = [_home(a), a.series.label]
         for fit in a.fits.values():
-            row += [_exponent(fit, "max_d"), _exponent(fit, "d")]
+            row += [exponent(fit, "max_d"), exponent(fit, "d")]
         law = a.fits["all"].law
         spread = law.largest_local_slope_difference if law else {}
         row += [round(spread[axis], 2) if spread.get(axis, float("nan")) == spread.get(axis) else None for axis in "nw"]

@@ -1,0 +1,93 @@
+"""How much faster the batched simulator is than one run at a time over the optimizers: the same cell, side by side."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from synthetic.design import seeds, spaces, trials
+from synthetic.methods import METHODS
+from synthetic.problems import Problem, build
+from synthetic.scale import scale_of
+from synthetic.simulator import simulate
+from synthetic.starts import starts
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Run-steps per second of both ways, in one thread.
+
+    Attributes:
+        batched: Of `simulate` over all tuning seeds and trials of the method's search.
+        looped: Of the optimizer, one run at a time, a parameter per layer.
+    """
+
+    batched: float
+    looped: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster."""
+        return self.batched / self.looped
+
+
+def compare(method: str = "helene", n: int = 8, width: int = 32, num_steps: int = 200, repeats: int = 3) -> Speed:
+    """Time the tuning of one quadratic cell both ways; of the repeats the fastest counts.
+
+    Args:
+        method: "helene" or "mezo".
+        n: Layers.
+        width: Of each.
+        num_steps: Steps of each run that is timed.
+        repeats: Times that each way is timed, in turn.
+
+    Raises:
+        ValueError: If there is no optimizer to compare the method with.
+    """
+    if method not in ("helene", "mezo"):
+        raise ValueError(f"method must be helene or mezo, got {method!r}; the others have no loop here")
+    problem = build({"kind": "quadratic", "layers": [[n, width]], "spectrum": {"levels": [1.0, 2.0, 4.0, 8.0]}})
+    tuning = seeds(n * width)["tuning"]
+    x0 = starts(problem, "coordinate", 1.0, tuning)
+    scale = scale_of(problem, x0[0], 1e-2)
+    rule = METHODS[method]
+    settings = [rule.settings(trial, scale, problem) for trial in trials(spaces()[method])]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        batched = looped = float("inf")
+        for _ in range(repeats):
+            start = time.perf_counter()
+            simulate(problem, rule, x0, tuning, settings, target=1e-9, budget=num_steps, trace=True)
+            batched = min(batched, (time.perf_counter() - start) / (num_steps * len(tuning) * len(settings)))
+            looped = min(looped, _loop(method, problem.to(torch.float32), x0[0].float(), settings[0], num_steps))
+    finally:
+        torch.set_num_threads(threads)
+    return Speed(1.0 / batched, 1.0 / looped)
+
+
+def _loop(method: str, problem: Problem, x0: Tensor, setting: dict[str, Any], num_steps: int) -> float:
+    """Seconds a step of one run, first step apart."""
+    from helene.optimizers import Helene, MeZO
+
+    theta = problem.minimizer.float() + x0
+    params = [torch.nn.Parameter(theta[part].clone()) for part in problem.layers.slices()]
+    if method == "mezo":
+        optimizer: torch.optim.Optimizer = MeZO(params, lr=setting["lr"], seed=0)
+    else:
+        optimizer = Helene(
+            params, lr=setting["lr"], anneal_horizon=setting["horizon"], batch_size=1, floor=setting["floor"], seed=0
+        )
+
+    def closure() -> torch.Tensor:
+        return problem.loss(torch.cat([*params]))
+
+    optimizer.step(closure)  # type: ignore[arg-type]
+    start = time.perf_counter()
+    for _ in range(num_steps):
+        optimizer.step(closure)  # type: ignore[arg-type]
+    return (time.perf_counter() - start) / num_steps
