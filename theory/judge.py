@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from theory.claim import (
     PrintedProof,
     Proof,
     ProofVerdict,
+    Reading,
     Search,
     Target,
     Undefined,
@@ -87,12 +88,34 @@ def proof_verdict_from(statuses: Sequence[str]) -> ProofVerdict | None:
     return ProofVerdict.GAP if "unjustified" in statuses else ProofVerdict.SOUND
 
 
+@dataclass(frozen=True)
+class Examined:
+    """What a run found for a claim: for its evidence, for each line of the printed proof (by role), for its reading."""
+
+    findings: tuple[Finding, ...]
+    lines: tuple[Mapping[str, Finding], ...] = ()
+    reading: Examined | None = None
+    seconds: float = 0.0
+
+
 def judge(claim: Claim) -> Judgement:
     """Runs all of the claim's evidence in this process and compares what it backs with what is expected."""
+    return conclude(claim, examine_claim(claim))
+
+
+def examine_claim(claim: Claim) -> Examined:
+    """Runs the claim's evidence, its printed proof's lines and its reading."""
     start = time.perf_counter()
     findings = tuple(examine(evidence) for evidence in claim.evidence)
-    failures = [f"{_name(f)}: {f.detail}" for f in findings if not f.confirmed]
-    verdict = verdict_from(findings)
+    lines = tuple(examine_line(line) for line in claim.printed_proof.lines) if claim.printed_proof else ()
+    reading = examine_claim(read(claim, claim.reading)) if claim.reading else None
+    return Examined(findings, lines, reading, round(time.perf_counter() - start, 3))
+
+
+def conclude(claim: Claim, examined: Examined) -> Judgement:
+    """The judgement that the findings give, and where it differs from what the claim expects. A pure function."""
+    failures = [f"{_name(f)}: {f.detail}" for f in examined.findings if not f.confirmed]
+    verdict = verdict_from(examined.findings)
     if verdict != claim.expected:
         failures.append(f"the evidence backs {verdict or 'no verdict'}, expected {claim.expected}")
     if (claim.repair is None) == (claim.expected is Verdict.HOLDS_AFTER_REPAIR):
@@ -100,25 +123,25 @@ def judge(claim: Claim) -> Judgement:
     lines: tuple[tuple[Line, str, str], ...] = ()
     proof = None
     if claim.printed_proof is not None:
-        lines, proof, more = _judge_proof(claim.printed_proof)
+        lines, proof, more = _conclude_proof(claim.printed_proof, examined.lines)
         failures += more
     reading = None
-    if claim.reading is not None:
-        inner = claim.reading
-        reading = judge(
-            Claim(
-                id=f"{claim.id} (reading)",
-                place=claim.place,
-                statement=inner.statement,
-                expected=inner.expected,
-                evidence=inner.evidence,
-                answer="",
-                repair=inner.repair,
-            )
-        )
+    if claim.reading is not None and examined.reading is not None:
+        reading = conclude(read(claim, claim.reading), examined.reading)
         failures += [f"reading: {failure}" for failure in reading.failures]
-    return Judgement(
-        claim, verdict, proof, findings, lines, reading, tuple(failures), round(time.perf_counter() - start, 3)
+    return Judgement(claim, verdict, proof, examined.findings, lines, reading, tuple(failures), examined.seconds)
+
+
+def read(claim: Claim, reading: Reading) -> Claim:
+    """A claim's reading as a claim of its own."""
+    return Claim(
+        id=f"{claim.id} (reading)",
+        place=claim.place,
+        statement=reading.statement,
+        expected=reading.expected,
+        evidence=reading.evidence,
+        answer="",
+        repair=reading.repair,
     )
 
 
@@ -126,31 +149,42 @@ def _name(finding: Finding) -> str:
     return f"{finding.kind.__name__.lower()} ({finding.target})"
 
 
-def _judge_proof(printed: PrintedProof) -> tuple[tuple[tuple[Line, str, str], ...], ProofVerdict | None, list[str]]:
+def _conclude_proof(
+    printed: PrintedProof, examined: Sequence[Mapping[str, Finding]]
+) -> tuple[tuple[tuple[Line, str, str], ...], ProofVerdict | None, list[str]]:
     lines, failures = [], []
-    for number, line in enumerate(printed.lines, start=1):
-        status, detail, problems = line_status(line)
-        lines.append((line, status, detail))
-        failures += [f"printed proof, line {number}: {problem}" for problem in problems]
+    for number, (line, found) in enumerate(zip(printed.lines, examined, strict=True), start=1):
+        detail = "; ".join(finding.detail for finding in found.values())
+        lines.append((line, line_status(found), detail))
+        failures += [
+            f"printed proof, line {number}: {role}: {finding.detail}"
+            for role, finding in found.items()
+            if not finding.confirmed
+        ]
     proof = proof_verdict_from([status for _, status, _ in lines])
     if proof != printed.expected:
         failures.append(f"the printed proof comes out as {proof or 'not judged'}, expected {printed.expected}")
     return tuple(lines), proof, failures
 
 
-def line_status(line: Line) -> tuple[str, str, list[str]]:
-    """Status of a printed line (``false | unjustified | slip | sound | open``), what was found, and what failed."""
-    found: dict[str, Finding] = {}
-    for role in ("kindest", "gap", "literal", "check"):
+#: What a confirmed role makes of a line, the strongest first.
+_STATUSES = {"kindest": "false", "gap": "unjustified", "literal": "slip", "check": "sound"}
+
+
+def examine_line(line: Line) -> dict[str, Finding]:
+    """Runs what judges a line of a printed proof, by role."""
+    found = {}
+    for role in _STATUSES:
         evidence = getattr(line, role)
         if evidence is not None:
             found[role] = examine(Proof("", (evidence,)) if role == "check" else evidence)
-    problems = [f"{role}: {finding.detail}" for role, finding in found.items() if not finding.confirmed]
-    names = {"kindest": "false", "gap": "unjustified", "literal": "slip", "check": "sound"}
-    for role, status in names.items():
-        if role in found and found[role].confirmed:
-            return status, "; ".join(finding.detail for finding in found.values()), problems
-    return "open", "", problems or ["nothing judges this line"]
+    return found
+
+
+def line_status(found: Mapping[str, Finding]) -> str:
+    """Status of a printed line: ``false | unjustified | slip | sound``, or ``open`` where nothing is confirmed."""
+    confirmed = (status for role, status in _STATUSES.items() if role in found and found[role].confirmed)
+    return next(confirmed, "open")
 
 
 def examine(evidence: Evidence) -> Finding:

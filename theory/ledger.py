@@ -183,7 +183,8 @@ def schema_errors(records: Any) -> list[str]:
             errors.append(f"{name}: proof {entry.get('proof')!r}")
         if (entry.get("repair") is None) == (entry.get("verdict") == Verdict.HOLDS_AFTER_REPAIR):
             errors.append(f"{name}: a repair belongs to holds_after_repair")
-        for check in entry.get("checks", ()):
+        checks = entry.get("checks")
+        for check in checks if isinstance(checks, list) else ():
             errors += [f"{name}: check: {error}" for error in _entry_errors(check, _CHECK_TYPES)]
             if isinstance(check, dict) and check.get("target") not in tuple(Target):
                 errors.append(f"{name}: target {check.get('target')!r}")

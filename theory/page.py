@@ -202,21 +202,25 @@ def _inline(svg: str) -> Markup:
 
 
 def _proofs() -> list[Markup]:
-    """The pages of ``theory/proofs``: the overview, then each one folded, then their drawings."""
+    """The pages of ``theory/proofs``: the overview, then each one folded."""
     overview = PROOFS / "README.md"
     pieces = [_proof_page(overview)[1]] if overview.is_file() else []
     for path in sorted(set(PROOFS.glob("*.md")) - {overview}):
         title, body = _proof_page(path)
         pieces.append(Markup('<div id="{}">{}</div>').format(path.name, pages.details(title, [body])))
-    drawings = (path.read_text("utf-8") for path in sorted(PROOFS.glob("*.svg")))
-    return [*pieces, *(Markup("<figure>{}</figure>").format(_inline(svg)) for svg in drawings)]
+    return pieces
 
 
 def _proof_page(path: Path) -> tuple[str, Markup]:
-    """Title and body; links to its neighbours lead to their place on this page."""
+    """Title and body, drawings inline; links to its neighbours lead to their place on this page."""
     title, _, text = path.read_text(encoding="utf-8").partition("\n")
     body = re.sub(r'href="(\w+\.md)"', r'href="#\1"', str(_demoted(typeset(text))))
+    body = re.sub(r'<img src="(\w+\.svg)"[^>]*>', lambda match: str(_drawing(path.with_name(match.group(1)))), body)
     return title.lstrip("# "), Markup(body)
+
+
+def _drawing(path: Path) -> Markup:
+    return Markup("<figure>{}</figure>").format(_inline(path.read_text(encoding="utf-8")))
 
 
 def _demoted(html: Markup) -> Markup:

@@ -6,11 +6,12 @@ from fractions import Fraction
 
 import sympy
 
-from theory.claim import Claim, Instance, Sides, Target, Units, Verdict, Witness
+from theory.claim import Check, Claim, Instance, Sides, Target, Verdict, Witness
 from theory.exact import related
 from theory.families import run
 from theory.instances import assumptions, layer, parabola
 from theory.strategies import rational
+from theory.units import MixedUnits, units_of
 
 
 def _bound(at: Instance, scale: Fraction) -> sympy.Expr:
@@ -34,6 +35,18 @@ def _true_unscaled(at: Instance) -> dict[str, bool]:
         **assumptions(at),
         "the bound is true at scale 1": related(steps, "<=", at["factor"] * _bound(at, Fraction(1))),
     }
+
+
+def _units() -> str:
+    """The printed sum mixes units; the normalised one is a pure number."""
+    units = {gap: {"loss": 1}, eps: {"loss": 1}, mu: {"loss": 1, "θ": -2}, R: {"θ": 1}}
+    logarithm = sympy.log(mu * R**2 / (32 * d * eps))
+    try:
+        units_of(d * gap + logarithm, units)
+    except MixedUnits as mixed:
+        assert units_of(d * gap / (mu * R**2) + logarithm, units) == {}
+        return str(mixed)
+    raise AssertionError("the printed bound has one unit")
 
 
 d, gap, mu, R, eps = sympy.symbols("d G mu R epsilon", positive=True)
@@ -69,14 +82,11 @@ CLAIMS = (
                 hypotheses=_true_unscaled,
                 target=Target.KINDEST,
             ),
-            Units(
-                text=r"$T$ is a number; $d_i(L - \min L)$ is a loss, to which the logarithm of a pure number is added. "
-                r"Under a change of units of $\theta$ alone the bound does not change ($\mu R^2$ is a loss).",
-                lhs=sympy.Integer(1),
-                rhs=d * gap + sympy.log(mu * R**2 / (32 * d * eps)),
-                units={gap: {"loss": 1}, eps: {"loss": 1}, mu: {"loss": 1, "θ": -2}, R: {"θ": 1}},
-                recorded=({}, {"mixed": 1}),
-                mended=d * gap / (mu * R**2) + sympy.log(mu * R**2 / (32 * d * eps)),
+            Check(
+                r"Units: $T$ is a number; $d_i(L - \min L)$ is a loss, to which the logarithm of a pure number is "
+                r"added. Under a change of units of $\theta$ alone the bound does not change ($\mu R^2$ is a loss). "
+                r"With $\frac{d_i(L-\min L)}{\mu_iR_i^2}$ it has none.",
+                _units,
             ),
         ),
         note=r"With $\frac{d_i(L(\theta_{0,i})-\min L)}{\mu_iR_i^2}$ the units agree: see T-const.",

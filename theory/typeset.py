@@ -33,6 +33,9 @@ def formula(latex: str, display: bool = False) -> Markup:
     Raises:
         ValueError: If it cannot be converted.
     """
+    bare = latex.replace(r"\{", "").replace(r"\}", "")
+    if bare.count("{") != bare.count("}"):
+        raise ValueError(f"the formula {latex!r} cannot be typeset: its braces do not match")
     text = latex
     for pattern, replacement in _REPLACED:
         text = pattern.sub(replacement, text)
