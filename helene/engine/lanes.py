@@ -6,7 +6,9 @@ time, and whoever resumes it sets the pointers first. The order of turns is fixe
 
 from __future__ import annotations
 
+import queue
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -24,22 +26,19 @@ class Worker:
     """A thread that runs one function after another; kept, so that what libraries keep per thread is made once."""
 
     def __init__(self) -> None:
-        self._task: Callable[[], None] | None = None
-        self._wake = threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._loop, daemon=True, name="helene-lane")
-        self._thread.start()
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=_work, args=(self._tasks,), daemon=True, name="helene-lane").start()
+        weakref.finalize(self, self._tasks.put, None)
 
-    def submit(self, task: Callable[[], None] | None) -> None:
-        """Start a function; None ends the thread."""
-        self._task = task
-        self._wake.release()
+    def submit(self, task: Callable[[], None]) -> None:
+        """Start a function."""
+        self._tasks.put(task)
 
-    def _loop(self) -> None:
-        while True:
-            self._wake.acquire()
-            if self._task is None:
-                return
-            self._task()
+
+def _work(tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (task := tasks.get()) is not None:
+        task()
+        del task  # it holds the model
 
 
 class Lane:

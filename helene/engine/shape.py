@@ -16,6 +16,7 @@ from helene.engine.pair import Pair, Streams
 from helene.engine.plan import SMALL_BYTES, Call, Changed, Plan, make_plan, trace
 from helene.probe import Direction, Target
 
+_failed: list[torch.cuda.CUDAGraph] = []  # the allocator may still ask them which streams they were capturing
 _ATTEMPTS = 3  # plans until a forward is taken for unpredictable
 _UNPREDICTABLE = (
     "the order in which the model's modules run changes from one forward to the next, so that copies cannot be made in "
@@ -133,20 +134,24 @@ class Shape:
         Raises:
             RuntimeError: If something in the forward cannot be captured.
         """
+        here = torch.cuda.current_stream(self.setting.device)
         for _ in range(_ATTEMPTS):
             self._ready()  # allocates outside of the graph's pool
+            graphs = [torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()]
             try:
-                return self._capture(update, apart)
+                return self._capture(graphs, update, apart)
             except Exception:
+                _failed.extend(graphs)
+                self.setting.pool = None
+                torch.cuda.set_stream(here)  # torch leaves it where it was when the capture ends with an error
                 if self._copies is not None:  # else the plan was wrong, and another may do
                     raise
         raise RuntimeError(_UNPREDICTABLE)
 
-    def _capture(self, update: Callable[[], None] | None, apart: bool) -> None:
-        setting = self.setting
+    def _capture(self, graphs: list[torch.cuda.CUDAGraph], update: Callable[[], None] | None, apart: bool) -> None:
+        setting, graph = self.setting, graphs[0]
         if setting.pool is None:
             setting.pool = torch.cuda.graph_pool_handle()
-        graph, tail = torch.cuda.CUDAGraph(), None
         with torch.cuda.graph(graph, pool=setting.pool, capture_error_mode="thread_local"):
             found = self._attempt()
             if found is None:
@@ -160,10 +165,10 @@ class Shape:
             if update is not None and not apart:
                 update()
         if update is not None and apart:
-            tail = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(tail, pool=setting.pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graphs[1], pool=setting.pool, capture_error_mode="thread_local"):
                 update()
-        self.graph, self.tail = graph, tail
+            self.tail = graphs[1]
+        self.graph = graph
 
     def _run(self) -> Any:
         return self.setting.loss(self.setting.model, self.static.batch)

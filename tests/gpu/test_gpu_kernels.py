@@ -1,0 +1,186 @@
+"""Kernels on a GPU against numpy's noise, torch's arithmetic and the generic loop of the optimizers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, kernels, noise
+from helene.kernels import torch_noise
+from helene.kernels.tiles import Piece, Tiles
+from helene.optimizers import state as storage
+
+pytestmark = pytest.mark.gpu
+
+BOUND = 8 * 2.0**-24  # of the design, for accurate functions
+KEY = (2**63 + 12345, 2**31 + 7, 5, 2**47 + 99)
+
+
+@pytest.mark.parametrize("rounds", [7, 10])
+@pytest.mark.parametrize(("start", "count"), [(0, 100_003), (5, 70_001), (2**33 + 1, 4096)])
+def test_integers_are_numpys(device: torch.device, rounds: int, start: int, count: int) -> None:
+    from helene.kernels import launch
+
+    got = launch.fill(*KEY, start, count, device, raw=True, rounds=rounds).cpu().numpy().view(np.uint32)
+    expected = noise.integers(*KEY, start, count, rounds)
+    assert np.array_equal(got, expected)
+    slow = torch_noise.words(*KEY, start, count, device, rounds).cpu().numpy().astype(np.uint32)
+    assert np.array_equal(slow, expected)
+
+
+def test_normals_are_within_the_designs_bound(device: torch.device) -> None:
+    """4 million elements; the reference is numpy's float32, itself within the bound of the truth."""
+    expected = noise.normal(*KEY, 3, 1 << 22)
+    for got in (
+        noise.normal(*KEY, 3, 1 << 22, device),
+        torch_noise.normal(*KEY, 3, 1 << 22, device, noise.ROUNDS),
+    ):
+        error = ((got.cpu() - expected).abs() / expected.abs().clamp_min(1.0)).max().item()
+        assert error <= BOUND, f"{error * 2**24} units of 2^-24"
+
+
+def test_words_and_signs_are_the_cpus(device: torch.device) -> None:
+    assert torch.equal(noise.words(*KEY, 3, 9999, device).cpu(), noise.words(*KEY, 3, 9999))
+    assert torch.equal(noise.signs(*KEY, 3, 9999, device).cpu(), noise.signs(*KEY, 3, 9999))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shapes", [[(64, 256), (8,), (4096,), (3, 1028)], [(33, 101), (5,), (2049,), (1, 7)]])
+def test_perturbed_copies_are_torchs(device: torch.device, dtype: torch.dtype, shapes: list[Any]) -> None:
+    """To the bit, given the same z: one fused multiply-add in float32, one rounding. Gaps between copies stay."""
+    from helene.kernels import launch
+
+    thetas = [torch.randn(shape, device=device).to(dtype) for shape in shapes]
+    kept = [theta.clone() for theta in thetas]
+    offsets = [0]
+    for theta in thetas:
+        offsets.append(offsets[-1] + -(-theta.numel() // 128) * 128)
+    tiles = Tiles([Piece(theta, 77 + i, offsets[i]) for i, theta in enumerate(thetas)])
+    control = torch.tensor(launch.control_words(*KEY[:3]), device=device)
+    values = torch.tensor([1e-3, 0, 0, 0], device=device)
+    for signs in ((1, -1), (1,), (-1,)):
+        out = {sign: torch.full((offsets[-1],), 7.0, device=device, dtype=dtype) for sign in signs}
+        launch.perturb(tiles, out.get(1), out.get(-1), control, values)
+        for i, theta in enumerate(thetas):
+            z = noise.normal(*KEY[:3], 77 + i, 0, theta.numel(), device).view(theta.shape)
+            for sign, buffer in out.items():
+                got = buffer[offsets[i] : offsets[i] + theta.numel()].view(theta.shape)
+                assert torch.equal(got, torch.add(theta.float(), z, alpha=sign * 1e-3).to(dtype))
+                assert (buffer[offsets[i] + theta.numel() : offsets[i + 1]] == 7).all()
+    assert all(torch.equal(a, b) for a, b in zip(thetas, kept, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("columns", [36, 2048])
+def test_gathered_rows_are_those_of_the_copy(device: torch.device, dtype: torch.dtype, columns: int) -> None:
+    from helene.kernels import launch
+
+    table = torch.randn(501, columns, device=device).to(dtype)
+    tiles = Tiles([Piece(table, 3)])
+    control = torch.tensor(launch.control_words(*KEY[:3]), device=device)
+    values = torch.tensor([1e-2, 0, 0, 0], device=device)
+    ids = torch.randint(0, 501, (3, 17), device=device)
+    for sign in (1, -1):
+        copy = torch.empty_like(table).view(-1)
+        launch.perturb(tiles, copy if sign > 0 else None, copy if sign < 0 else None, control, values)
+        assert torch.equal(launch.gather(tiles, ids, sign, control, values), copy.view_as(table)[ids])
+    assert launch.gather(tiles, torch.tensor([501, -1], device=device), 1, control, values).isnan().all()
+
+
+DECAYS = {"weight_decay": 0.1}
+FULL = {"anneal_horizon": 100, "batch_size": 16, "interval": 2, "weight_decay": 0.1, "floor": [1.0, 0.3]}
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+CASES: list[Any] = [  # each is a kernel to compile: the products of all of these run in the interpreter
+    (MeZO, DECAYS, F32, "float32", "nearest"),
+    (MeZO, DECAYS, BF16, "float32", "nearest"),
+    (MeZO, DECAYS, BF16, "float32", "stochastic"),
+    (MeZO, DECAYS, F16, "float32", "stochastic"),
+    (ZOSign, DECAYS, BF16, "float32", "nearest"),
+    (ZOMomentum, DECAYS, BF16, "bfloat16", "nearest"),
+    (ZOLion, DECAYS, BF16, "8bit", "nearest"),
+    (ZOAdam, DECAYS, BF16, "float32", "nearest"),
+    (ZOAdamW, DECAYS, BF16, "bfloat16", "stochastic"),
+    (Helene, FULL, F32, "float32", "nearest"),
+    (Helene, FULL, BF16, "bfloat16", "nearest"),
+    (Helene, FULL, BF16, "8bit", "stochastic"),
+    (Helene, {"anneal_horizon": 100, "curvature": "none"}, BF16, "bfloat16", "nearest"),
+]
+
+
+def _with_state(cls: Any, dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(33, 100), (5,), (4096,), (2, 1028)]
+    params = [torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype).to(device)) for s in shapes]
+    optimizer = cls([{"params": params[:2]}, {"params": params[2:]}], lr=1e-2, seed=KEY[0], **options)
+    for target, group in zip(optimizer._targets, optimizer._groups, strict=True):
+        optimizer._allocate(target.tensor, group)
+        for name in optimizer._STATE:
+            size = target.tensor.numel()
+            value = torch.randn(size, generator=generator) * 10.0 ** torch.randint(-4, 1, (size,), generator=generator)
+            value = value.abs() if name in storage.NONNEGATIVE else value
+            state = optimizer.state[target.tensor]
+            words = noise.words(1, 1, 0, 1, 0, size).to(device) if storage.is_rounded(state, name) else None
+            storage.write(state, name, slice(0, size), value.to(device), words)
+    return optimizer
+
+
+@pytest.mark.parametrize(("cls", "options", "dtype", "state_dtype", "rounding"), CASES)
+def test_updates_are_the_generic_loops(
+    device: torch.device, cls: Any, options: dict[str, Any], dtype: torch.dtype, state_dtype: str, rounding: str
+) -> None:
+    """Two steps. To the bit but for division and root (2 ulp in the update), and what rounding makes of these."""
+    made = []
+    for fused in (False, True):
+        optimizer = _with_state(cls, dtype, device, state_dtype=state_dtype, rounding=rounding, **options)
+        for step in (1, 2):
+            for group in optimizer.param_groups:
+                group["step"] = step
+            assert kernels.can_apply(optimizer)
+            gradient = optimizer._gradient(step, [0.37])
+            if fused:
+                kernels.apply(optimizer, step, [0.37])
+            else:
+                with torch.no_grad():
+                    optimizer._apply_by_chunks(None, gradient)
+        made.append(optimizer)
+    divides = cls in (Helene, ZOAdam, ZOAdamW)
+    for a, b in zip(made[0]._targets, made[1]._targets, strict=True):
+        p, q = a.tensor.float(), b.tensor.float()
+        if not divides and state_dtype != "8bit":
+            assert torch.equal(p, q)
+        else:
+            ulp = torch.finfo(dtype).eps * (p.abs() + 0.2)  # 0.2 bounds an update here
+            apart = (p - q).abs()
+            assert (apart <= 2 * ulp).all(), f"{(apart / ulp).max()} ulp"
+            if dtype != torch.float32:  # a bit of float32 seldom decides a rounding to 16
+                assert (apart > 0).float().mean() <= 2e-3
+        for name in made[0].state[a.tensor]:
+            x, y = made[0].state[a.tensor][name], made[1].state[b.tensor][name]
+            if x.dtype in (torch.int8, torch.uint8):  # the threshold of a stochastic rounding, off by some ulp
+                assert (x.int() - y.int()).abs().max() <= 1
+                assert (x != y).float().mean() <= 1e-3
+            elif name.endswith("_scale") or state_dtype == "8bit":
+                torch.testing.assert_close(x, y, rtol=1e-2, atol=0)  # after a code that differs
+            else:
+                assert torch.equal(x, y)
+
+
+def test_the_optimizer_uses_the_kernels_and_agrees_with_torch(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five steps of MeZO in float32 with the fused kernels and with plain torch: equal up to z's last bits."""
+    made = []
+    for choice in ("", "torch"):
+        monkeypatch.setenv("HELENE_KERNELS", choice)
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3)).to(device)
+        x = torch.randn(16, 64, device=device)
+        optimizer = MeZO(model.named_parameters(), lr=1e-3, seed=3, model=model)
+        for _ in range(5):
+            optimizer.step(lambda model=model, x=x: model(x).square().mean())
+        made.append([p.detach().clone() for p in model.parameters()])
+    for a, b in zip(*made, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
