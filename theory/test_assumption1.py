@@ -91,6 +91,6 @@ CLAIMS = (
         ),
         repair=r"Let Assumption 2 hold as well. Then $\mu_i > 0$, and $L(\theta) - \min L \ge \frac{\mu_i}{4} "
         r"\|\theta_i - \theta_i^*\|^2$ where $\|\theta_i - \theta_i^*\| \le R_i$ (other layers at their optimum): "
-        r"$\mu_i/2$ is a strong convexity constant there, and nowhere else.",
+        r"$\mu_i/2$ is a strong convexity constant there; farther out nothing is assured.",
     ),
 )
