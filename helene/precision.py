@@ -39,7 +39,7 @@ def round_stochastically(x: Tensor, words: Tensor, dtype: torch.dtype) -> Tensor
         low = grid.floor()
         small = (low + (_uniform(words) < grid - low)) / _FLOAT16_GRID
         rounded = torch.where(x.abs() < _SMALLEST_NORMAL, small.copysign(x), rounded)
-    return rounded.to(dtype)
+    return torch.where(x.isnan(), x, rounded).to(dtype)  # an all-ones payload would carry into the sign
 
 
 def encode(x: Tensor, words: Tensor, nonnegative: bool) -> tuple[Tensor, Tensor]:

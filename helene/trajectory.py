@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import warnings
+import zipfile
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,7 +147,11 @@ class Trajectory:
         Raises:
             ValueError: If it is no trajectory or of another format.
         """
-        with np.load(path) as file:
+        try:
+            opened = np.load(path)
+        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path} is no trajectory: {error}") from error
+        with opened as file:
             if "header" not in file or (header := json.loads(file["header"].tobytes())).get("format") != FORMAT:
                 raise ValueError(
                     f"{path} is no trajectory of format {FORMAT}; it may come from another version of helene"

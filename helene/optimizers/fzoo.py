@@ -49,10 +49,10 @@ class FZOO(ZerothOrder):
         "direction_per_layer": False,
     }
     _OPTIONS: ClassVar[Mapping[str, Any]] = {
+        **Base._OPTIONS,
         "eps": 1e-4,
         "num_directions": 8,
         "model": None,
-        **Base._OPTIONS,
     }
 
     def __init__(self, params: Iterable[Any], lr: LearningRate = 5e-5, **options: Unpack[FZOOOptions]) -> None:

@@ -1,0 +1,187 @@
+"""Per-layer control: floors by rule, h with and without bias correction, diagnostics that cost no forward."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import helene
+from helene.optimizers.statistics import expected_cosine
+from tests.optimizers.contract_table import logistic, transformer
+
+
+class Counted:
+    """A quadratic over two layers of 40 and 10 coordinates, its evaluations counted."""
+
+    def __init__(self):
+        self.a, self.b = nn.Parameter(torch.full((40,), 0.5).double()), nn.Parameter(torch.full((10,), -0.3).double())
+        self.k = torch.linspace(0.1, 4.0, 50, dtype=torch.float64)
+        self.calls = 0
+
+    def groups(self):
+        return [{"params": [self.a], "layer": "wide"}, {"params": [self.b], "layer": "narrow"}]
+
+    def loss(self):
+        self.calls += 1
+        return torch.cat([self.a, self.b]).square() @ self.k
+
+    def helene(self, floor, **options):
+        hyper = {"anneal_horizon": math.inf, "batch_size": 3, "beta2": 0.5, "interval": 2, "seed": 1, **options}
+        return helene.Helene(self.groups(), 1e-3, floor=floor, **hyper)
+
+
+def read_h(optimizer, p, correction=1.0):
+    return optimizer.state[p]["curvature"] * correction
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (helene.QuantileFloor(0.25), lambda h: h.sort().values[math.ceil(0.25 * h.numel()) - 1]),
+        (helene.QuantileFloor(0.0), lambda h: h.min()),
+        (helene.QuantileFloor(1.0), lambda h: h.max()),
+        (helene.MeanFloor(2.0), lambda h: 2 * h.mean()),
+        (lambda layer: layer.curvature().median().item() * layer.dimension, lambda h: h.median() * h.numel()),
+    ],
+    ids=["quantile", "least", "greatest", "mean", "callable"],
+)
+def test_rules_see_this_steps_h_as_it_is_read(rule, expected, bias_correction):
+    """λ_i follows from h after this step's estimate, by layer; between estimates it stays; the step uses it."""
+    problem = Counted()
+    optimizer = problem.helene(rule, bias_correction=bias_correction, beta1=0.0)
+    for t in range(1, 6):
+        before = problem.a.detach().clone()
+        problem.calls = 0
+        optimizer.step(problem.loss)
+        assert problem.calls == 2
+        estimates = (t - 1) // 2 + 1
+        correction = 1 / (1 - 0.5**estimates) if bias_correction else 1.0
+        if t % 2:
+            floors = [expected(read_h(optimizer, p, correction)).item() for p in (problem.a, problem.b)]
+        assert [g["floor"] for g in optimizer.param_groups] == pytest.approx(floors, rel=1e-12)
+        h = read_h(optimizer, problem.a, correction)
+        step = 1e-3 * optimizer.state[problem.a]["momentum"] / (h.clamp_min(floors[0]) + 1e-12)
+        assert torch.allclose(before - problem.a.detach(), step, rtol=1e-9, atol=1e-15)
+
+
+def test_the_extra_pass_changes_nothing_else():
+    """A rule that returns a constant is that constant, bit for bit, though h is brought up to date before."""
+    ends = []
+    for floor in (0.7, lambda layer: 0.7):
+        problem = Counted()
+        optimizer = problem.helene(floor)
+        for _ in range(5):
+            optimizer.step(problem.loss)
+        ends.append(torch.cat([problem.a, problem.b]))
+    assert torch.equal(*ends)
+
+
+def test_radius_floors():
+    """R_i / (2 √d_i), for one R and for one each; a group's own floor wins."""
+    problem = Counted()
+    optimizer = problem.helene(helene.RadiusFloor(3.0))
+    assert [g["floor"] for g in optimizer.param_groups] == [3 / (2 * math.sqrt(40)), 3 / (2 * math.sqrt(10))]
+    optimizer = problem.helene(helene.RadiusFloor([1.0, 4.0]))
+    assert [g["floor"] for g in optimizer.param_groups] == [1 / (2 * math.sqrt(40)), 4 / (2 * math.sqrt(10))]
+    optimizer = problem.helene([helene.RadiusFloor(1.0), 2.0])
+    assert [g["floor"] for g in optimizer.param_groups] == [1 / (2 * math.sqrt(40)), 2.0]
+    groups = problem.groups()
+    groups[1]["floor"] = helene.MeanFloor()
+    optimizer = helene.Helene(groups, anneal_horizon=9, batch_size=2, floor=1.5)
+    optimizer.step(problem.loss)
+    assert optimizer.param_groups[0]["floor"] == 1.5
+    assert optimizer.param_groups[1]["floor"] == pytest.approx(read_h(optimizer, problem.b).mean().item())
+
+
+def test_floors_that_cannot_be():
+    problem = Counted()
+    with pytest.raises(ValueError, match=r"looks at h from the first step on.*first_estimate=1; got 'spsa' and 2"):
+        problem.helene(helene.MeanFloor(), first_estimate=2)
+    with pytest.raises(ValueError, match="got 'none'"):
+        problem.helene(helene.QuantileFloor(0.5), curvature="none")
+    with pytest.raises(ValueError, match=r"quantile must be in \[0, 1\], got 1.5"):
+        helene.QuantileFloor(1.5)
+    before = problem.a.detach().clone()
+    optimizer = problem.helene(lambda layer: 0.0)
+    with pytest.raises(ValueError, match=r"the floor of wide is 0.0 .*must be positive"):
+        optimizer.step(problem.loss)
+    assert torch.equal(before, problem.a)
+    with pytest.raises(ValueError, match=r"floor must be positive, got -1\.0"):
+        problem.helene([1.0, -1.0])
+
+
+def test_diagnostics_cost_no_forward():
+    problem = Counted()
+    optimizer = problem.helene(5.0)
+    slopes = []
+    for _ in range(4):
+        before = optimizer._statistics.count
+        optimizer.step(problem.loss)
+        assert optimizer._statistics.count == before + 1
+        slopes.append(optimizer._statistics.last)
+    problem.calls = 0
+    found = optimizer.diagnostics()
+    assert problem.calls == 0
+    assert found["step"] == 4
+    c = torch.tensor(slopes, dtype=torch.float64)
+    assert found["projected_gradient"]["mean"] == pytest.approx(c.mean().item())
+    assert found["projected_gradient"]["std"] == pytest.approx(c.std().item())
+    assert (found["projected_gradient"]["min"], found["projected_gradient"]["max"]) == (c.min(), c.max())
+    for row, p, name in zip(found["layers"], (problem.a, problem.b), ("wide", "narrow"), strict=True):
+        h = read_h(optimizer, p)
+        assert row["layer"] == name
+        assert row["dimension"] == p.numel()
+        assert row["share_above_floor"] == pytest.approx((h > 5.0).double().mean().item())
+        assert 0 < row["share_above_floor"] < 1
+        assert row["effective_step"] == pytest.approx((1e-3 / (h.clamp_min(5.0) + 1e-12)).mean().item())
+    assert helene.MeZO([problem.a], 0.25).diagnostics()["layers"][0]["effective_step"] == 0.25
+
+
+def test_the_clip_of_sophia_is_counted_by_parameter():
+    target = transformer(torch.float32)
+    optimizer = helene.ZOSophia(target.model.named_parameters(), 1e-3, batch_size=4, interval=2, clip=1e9)
+    optimizer.step(target.loss)
+    assert sum(optimizer.clip_counts().values()) == 0
+    optimizer = helene.ZOSophia(target.model.named_parameters(), 1e-3, batch_size=4, interval=2, clip=1e-9)
+    for _ in range(3):
+        optimizer.step(target.loss)
+    assert optimizer.clip_counts() == {n: 3 * p.numel() for n, p in target.model.named_parameters() if p.requires_grad}
+
+
+def test_cosine_with_the_gradient_beside_its_expectation():
+    """|cos| of a direction with a fixed vector in R^d has mean `expected_cosine(d)`: 300 steps, by its exact variance.
+
+    E cos² = 1/d, so Var = 1/d − mean². False alarm: two-sided 6.5 deviations.
+    """
+    target = logistic(torch.float64)
+    optimizer = helene.MeZO([{"params": [target.model[0].weight], "layer": "only"}], 0.0)
+    draws = []
+    for _ in range(300):
+        rows = optimizer.compare_gradient(target.loss)
+        draws.append(rows[0]["cosine"])
+        optimizer.step(target.loss)
+    assert [row["layer"] for row in rows] == ["only", "all"]
+    assert rows[0]["cosine"] == rows[1]["cosine"] > 0
+    mean = expected_cosine(4)
+    assert rows[0]["expected"] == mean == pytest.approx(4 / (3 * math.pi))  # Γ(2) / (√π Γ(5/2))
+    deviation = math.sqrt((1 / 4 - mean**2) / 300)
+    assert abs(sum(draws) / 300 - mean) <= 6.5 * deviation
+
+
+def test_comparing_moves_nothing_and_sees_layers():
+    target = transformer(torch.float32)
+    optimizer = helene.Helene(helene.layer_groups(target.model), 0.01, anneal_horizon=9, batch_size=2,
+                              direction_per_layer=True, num_directions=2, model=target.model)  # fmt: skip
+    before = target.bits()
+    rows = optimizer.compare_gradient(target.loss)
+    assert all(map(torch.equal, before, target.bits()))
+    assert optimizer.param_groups[0]["step"] == 0
+    assert rows[-1]["expected"] is None
+    assert rows[-1]["dimension"] == sum(row["dimension"] for row in rows[:-1])
+    assert all(row["expected"] == expected_cosine(row["dimension"], 2) for row in rows[:-1])
+    assert expected_cosine(3, 3) == expected_cosine(3, 9) == 1.0
+    assert expected_cosine(10_000, 4) == pytest.approx(math.sqrt(2) * math.gamma(2.5) / math.gamma(2) / 100, rel=1e-4)

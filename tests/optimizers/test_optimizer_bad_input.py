@@ -1,0 +1,169 @@
+"""Bad input: one clear error that names value, limit and way out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import helene
+from tests.optimizers.contract_table import METHODS, lora
+
+
+def one(dtype=torch.float32):
+    return nn.Parameter(torch.ones(3, dtype=dtype))
+
+
+def mezo(**options):
+    return helene.MeZO([one()], 0.1, **options)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_parameters_that_cannot_be_trained(method):
+    quantised = nn.Parameter(torch.ones(3, dtype=torch.int8), requires_grad=False)
+    quantised.requires_grad = False
+    cases = [
+        ([nn.Parameter(torch.ones(3, dtype=torch.complex64))], "complex64; supported are float64, float32"),
+        ([nn.Parameter(torch.ones(3, dtype=torch.float8_e4m3fn))], "float8_e4m3fn; supported are"),
+        ([nn.Parameter(torch.ones(3).to_sparse())], "only dense parameters"),
+        ([nn.Parameter(torch.ones(3, device="meta"))], "meta device; load the weights"),
+        ([quantised], "unfreeze those to be tuned"),
+        ([], "empty parameter list"),
+    ]
+    for params, text in cases:
+        with pytest.raises(ValueError, match=text):
+            method.build(params, 0.1)
+    with pytest.raises(TypeError, match="no argument 'lamda'; it takes weight_decay, seed"):
+        method.build([one()], 0.1, lamda=3)
+    method.build([quantised, one()], 0.1)  # frozen quantised weights are none of its business
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"num_directions": 0}, "num_directions must be an integer, 1 or above, got 0"),
+        ({"num_directions": 1 << 15}, "num_directions must be below 32768"),
+        ({"two_sided": "both"}, "two_sided must be one of True, False; got 'both'"),
+        ({"distribution": "cauchy"}, "distribution must be one of gaussian, rademacher, sphere; got 'cauchy'"),
+        ({"direction_per_layer": 2}, "direction_per_layer must be one of"),
+        ({"rounding": "up"}, "rounding must be one of nearest, stochastic; got 'up'"),
+        ({"state_dtype": torch.float16}, "state_dtype must be one of float32, bfloat16, 8bit; got torch.float16"),
+        ({"seed": 1 << 64}, "seed must be below"),
+        ({"lr": float("nan")}, "lr must be a number, 0 or above, got nan"),
+        ({"weight_decay": True}, "weight_decay must be a number"),
+        ({"eps": "1e-3"}, "eps must be positive, got '1e-3'"),
+    ],
+)
+def test_options(options, text):
+    with pytest.raises(ValueError, match=text):
+        helene.MeZO([one()], **{"lr": 0.1, **options})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("ZOMomentum", {"momentum": 1.0}, r"momentum must be in \[0, 1\)"),
+        ("ZOAdam", {"beta2": 1.5}, r"beta2 must be in \[0, 1\)"),
+        ("ZOAdam", {"denominator_eps": -1.0}, "denominator_eps must be a number"),
+        ("ZOLion", {"beta1": -0.1}, r"beta1 must be in \[0, 1\)"),
+        ("ZOSophia", {}, "batch_size must be the number of examples"),
+        ("ZOSophia", {"batch_size": 2, "clip": 0.0}, "clip must be positive"),
+        ("ZOSophia", {"batch_size": 2, "gamma": -1.0}, "gamma must be positive"),
+        ("ZONewton", {"curvature": "none"}, "MeZO is the method without h"),
+        ("HiZOO", {"smooth": 1.0}, r"smooth must be in \[0, 1\)"),
+        ("HiZOO", {"distribution": "sphere"}, "distribution of HiZOO must be one of gaussian, rademacher"),
+        ("FZOO", {"num_directions": 1}, "num_directions must be an integer, 2 or above"),
+        ("SophiaG", {"curvature": "spsa", "batch_size": 2}, "needs probes; use 'backprop' or 'sampled_labels'"),
+        ("SGD", {"momentum": -0.5}, r"momentum must be in \[0, 1\)"),
+    ],
+)
+def test_arguments_of_methods(name, options, text):
+    with pytest.raises(ValueError, match=text):
+        getattr(helene, name)([one()], 0.1, **options)
+    with pytest.raises(TypeError, match="two_sided"):
+        helene.FZOO([one()], two_sided=True)
+
+
+def test_one_value_for_the_whole_step():
+    with pytest.raises(ValueError, match=r"eps belongs to the whole step, but groups have 0\.1 and others"):
+        helene.MeZO([{"params": [one()]}, {"params": [one()], "eps": 0.1}])
+    optimizer = mezo()
+    optimizer.add_param_group({"params": [one()], "num_directions": 2})
+    with pytest.raises(ValueError, match="num_directions belongs to the whole step"):
+        optimizer.step(lambda: 1.0)
+
+
+def test_two_optimizers_on_one_parameter():
+    """In turn is an error, one after the other is not; a copy of the model is another parameter."""
+    p = one()
+    first, second = helene.MeZO([p], 0.1), helene.ZOAdam([p, one()], 0.1)
+    first.step(lambda: p.sum())
+    second.step(lambda: p.sum())
+    second.step(lambda: p.sum())
+    with pytest.raises(ValueError, match=r"parameter at position 0 has been stepped by another optimizer \(ZOAdam\)"):
+        first.step(lambda: p.sum())
+    resumed = helene.MeZO([p], 0.1)
+    resumed.load_state_dict(first.state_dict())
+    resumed.step(lambda: p.sum())
+    assert resumed.param_groups[0]["step"] == 2
+    with pytest.raises(ValueError, match="appear in more than one parameter group"):
+        helene.MeZO([{"params": [p]}, {"params": [p]}])
+
+
+def test_state_dicts_of_others():
+    target = lora(torch.float32)
+    optimizer = helene.ZOAdam(target.model.named_parameters(), 0.1)
+    optimizer.step(target.loss)
+    state = optimizer.state_dict()
+    with pytest.raises(ValueError, match="state_dict is of method 'ZOAdam', this optimizer of 'ZOAdamW'"):
+        helene.ZOAdamW(target.model.named_parameters()).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"differ first at 0\.lora_a"):
+        helene.ZOAdam(lora(torch.float16).model.named_parameters()).load_state_dict(state)
+    wider = nn.Linear(9, 9)
+    with pytest.raises(ValueError, match="belongs to 4 other parameters than these 2"):
+        helene.ZOAdam(wider.named_parameters()).load_state_dict(state)
+    with pytest.raises(ValueError, match="belongs to 4 other parameters"):  # names, so other directions
+        helene.ZOAdam(target.model.parameters()).load_state_dict(state)
+    with pytest.raises(ValueError, match="not made by an optimizer of helene"):
+        optimizer.load_state_dict(torch.optim.Adam(target.model.parameters()).state_dict())
+    old = {**state, "helene": {**state["helene"], "noise": "philox4x32-10/box-muller/0"}}
+    with pytest.raises(ValueError, match="state_dict is of noise 'philox4x32-10"):
+        optimizer.load_state_dict(old)
+    helene_state = helene.Helene([one()], anneal_horizon=9, curvature="none").state_dict()
+    with pytest.raises(ValueError, match=r"is of state \['momentum'\], this optimizer of \['momentum', 'curvature'\]"):
+        helene.Helene([one()], anneal_horizon=9, batch_size=2).load_state_dict(helene_state)
+
+
+def test_a_closure_that_gives_two_values():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), torch.ones(8, 4)
+    optimizer = helene.MeZO(model.named_parameters(), 0.1)
+    with pytest.raises(ValueError, match=r"gave .* and then .* at the same point.*model.eval\(\)"):
+        optimizer.check_closure(lambda: model(x).square().mean())
+    model.eval()
+    optimizer.check_closure(lambda: model(x).square().mean())
+    assert optimizer.param_groups[0]["step"] == 0
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_closures(method):
+    p = one()
+    optimizer = method.build([p], 0.1)
+    for value, text in (
+        (lambda: None, "returned None"),
+        (lambda: p.expand(2, 3) * 1.0, "must return one real number"),
+        (lambda: "loss", "returned a str"),
+        (lambda: p.sum() * float("inf"), "inf; parameters and state are unchanged"),
+    ):
+        with pytest.raises((ValueError, FloatingPointError), match=text):
+            optimizer.step(value)
+    if not method.zeroth_order:
+        with pytest.raises(ValueError, match="no graph"):
+            optimizer.step(lambda: 1.0)
+        with pytest.raises(FloatingPointError, match="the gradient is not finite"):
+            optimizer.step(lambda: (p - 1).abs().sqrt().sum())
+    if method.name == "ForwardGrad":
+        with pytest.raises(ValueError, match="forward-mode derivative"):
+            optimizer.step(lambda: 1.0)
+    assert torch.equal(p, torch.ones(3))
+    assert optimizer.param_groups[0]["step"] == 0

@@ -1,0 +1,149 @@
+"""Runs as data: recorded, saved, replayed without data onto the initial weights, to the bit."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+
+import pytest
+import torch
+
+import helene
+from helene.trajectory import Trajectory
+from tests.optimizers.contract_table import METHODS, lora, transformer
+
+REPLAYABLE = [m for m in METHODS if m.zeroth_order]
+
+
+@pytest.mark.parametrize("method", REPLAYABLE, ids=lambda m: m.name)
+@pytest.mark.parametrize("options", [{}, {"num_directions": 2}], ids=["one", "two"])
+def test_replay(method, options, tmp_path):
+    """bfloat16, stochastic rounding, 8-bit state, two layers, a schedule: weights, state and hyper-parameters equal."""
+    target, fresh = lora(torch.bfloat16), lora(torch.bfloat16)
+
+    def build(t, lr):
+        named = list(t.model.named_parameters())
+        groups = [{"params": named[:3]}, {"params": named[3:], "weight_decay": 0.2}]
+        return method.build(groups, lr, eps=t.eps, rounding="stochastic", state_dtype="8bit", **options)
+
+    optimizer = build(target, lambda step: target.lr(method) / step)
+    trajectory = Trajectory.record(optimizer)
+    for _ in range(7):
+        optimizer.step(target.loss)
+    trajectory.save(tmp_path / "run.npz")
+    replayed = build(fresh, 77.0)
+    loaded = Trajectory.load(tmp_path / "run.npz")
+    assert len(loaded) == 7
+    assert loaded.scalars == trajectory.scalars
+    loaded.replay(replayed, steps=3)
+    assert not all(map(torch.equal, target.bits(), fresh.bits()))
+    with pytest.raises(ValueError, match="starts at step 1, the optimizer is at 4"):
+        loaded.replay(replayed)
+    fresh = lora(torch.bfloat16)
+    replayed = build(fresh, 77.0)
+    loaded.replay(replayed)
+    assert all(map(torch.equal, target.bits(), fresh.bits()))
+    for p, q in zip(target.model.parameters(), fresh.model.parameters(), strict=True):
+        for name, value in optimizer.state.get(p, {}).items():
+            assert torch.equal(value, replayed.state[q][name])
+    assert [g["lr"] for g in replayed.param_groups] == [g["lr"] for g in optimizer.param_groups]
+    optimizer.step(target.loss)
+    replayed._schedule = optimizer._schedule
+    replayed.step(fresh.loss)  # the run goes on
+    assert all(map(torch.equal, target.bits(), fresh.bits()))
+
+
+@pytest.mark.parametrize("source", ["spsa", "spsa_own_batch", "none"])
+def test_replay_of_curvature_and_floors(source, tmp_path):
+    """Curvature on its own minibatch, floors from h, one direction per layer, on a transformer."""
+    target, fresh = transformer(torch.float32), transformer(torch.float32)
+
+    def build(t):
+        options = {} if source == "none" else {"floor": helene.QuantileFloor(0.5), "batch_size": 8}
+        return helene.Helene(helene.layer_groups(t.model), 1e-3, anneal_horizon=9, interval=2, curvature=source,
+                             direction_per_layer=True, distribution="sphere", **options)  # fmt: skip
+
+    optimizer = build(target)
+    trajectory = Trajectory.record(optimizer)
+    for _ in range(5):
+        optimizer.step(target.loss, target.loss)
+    trajectory.save(tmp_path / "run.npz")
+    replayed = build(fresh)
+    Trajectory.load(tmp_path / "run.npz").replay(replayed)
+    assert all(map(torch.equal, target.bits(), fresh.bits()))
+    assert [g["floor"] for g in replayed.param_groups] == [g["floor"] for g in optimizer.param_groups]
+
+
+def test_from_a_checkpoint_on():
+    """Recorded from step 4 on, replayed onto the checkpoint of step 3."""
+    target, fresh = lora(torch.float32), lora(torch.float32)
+    optimizer, replayed = (helene.ZOAdam(t.model.named_parameters(), 0.01) for t in (target, fresh))
+    for _ in range(3):
+        optimizer.step(target.loss)
+    fresh.model.load_state_dict(target.model.state_dict())
+    replayed.load_state_dict(optimizer.state_dict())
+    trajectory = Trajectory.record(optimizer)
+    for _ in range(3):
+        optimizer.step(target.loss)
+    optimizer.trajectory = None
+    optimizer.step(target.loss)
+    assert len(trajectory) == 3
+    trajectory.replay(replayed)
+    replayed.step(fresh.loss)
+    assert all(map(torch.equal, target.bits(), fresh.bits()))
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_size_of_a_long_run(schedule, tmp_path):
+    """Under 1 MB for 100,000 steps at one direction; what is read is what was written."""
+    lr = {
+        "constant": lambda t: 1e-6,
+        "linear": lambda t: 1e-6 * (1 - t / 100_001),
+        "cosine": lambda t: 5e-7 * (1 + math.cos(math.pi * t / 100_000)),
+    }[schedule]
+    optimizer = helene.MeZO([torch.nn.Parameter(torch.ones(2))], 1e-6)
+    trajectory = Trajectory.record(optimizer)
+    rng = random.Random(0)
+    trajectory.scalars = [[rng.gauss(0, 1)] for _ in range(100_000)]  # 53 random bits: the worst case
+    if schedule != "constant":
+        trajectory.changing[0, "lr"] = [lr(t) for t in range(100_000)]
+    trajectory.save(tmp_path / "run.npz")
+    assert os.path.getsize(tmp_path / "run.npz") < 1_000_000
+    loaded = Trajectory.load(tmp_path / "run.npz")
+    assert loaded.scalars == trajectory.scalars
+    assert loaded.changing == trajectory.changing
+
+
+def test_what_cannot_be_replayed_says_so(tmp_path):
+    """First-order methods and curvature by backward; the table in the module's docstring is this."""
+    for method in METHODS:
+        target = lora(torch.float32)
+        optimizer = method.build(target.model.named_parameters(), 0.01)
+        assert optimizer.replayable == method.zeroth_order
+        if not method.zeroth_order:
+            with pytest.raises(ValueError, match=r"not replayable.*checkpoints"):
+                Trajectory.record(optimizer)
+    for source in ("backprop", "sampled_labels"):
+        optimizer = helene.Helene(
+            lora(torch.float32).model.parameters(), anneal_horizon=9, batch_size=2, curvature=source
+        )
+        with pytest.raises(ValueError, match="not replayable"):
+            Trajectory.record(optimizer)
+
+
+def test_what_does_not_fit_says_so(tmp_path):
+    target = lora(torch.float32)
+    optimizer = helene.MeZO(target.model.named_parameters(), 0.01)
+    trajectory = Trajectory.record(optimizer)
+    optimizer.step(target.loss)
+    with pytest.raises(ValueError, match="trajectory is of method 'MeZO', this optimizer of 'ZOSign'"):
+        trajectory.replay(helene.ZOSign(lora(torch.float32).model.named_parameters()))
+    with pytest.raises(ValueError, match=r"differ first at 0\.lora_a; make the model"):
+        trajectory.replay(helene.MeZO(lora(torch.bfloat16).model.named_parameters()))
+    optimizer.add_param_group({"params": [("late", torch.nn.Parameter(torch.ones(2)))]})
+    with pytest.raises(ValueError, match="start a new Trajectory"):
+        optimizer.step(target.loss)
+    (tmp_path / "other.npz").write_bytes(b"not a trajectory")
+    with pytest.raises(ValueError, match="no trajectory"):
+        Trajectory.load(tmp_path / "other.npz")
