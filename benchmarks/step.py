@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-
-from .common import CountedLoss, make, parameter
+from .common import REQUIRED, CountedLoss, make, parameter
 
 TIMED = ["MeZO", "Helene", "ZOAdam"]
 
@@ -34,12 +31,12 @@ class Step:
 
 
 class StepOverFloor:
-    """A step over 4 million float32 parameters against its floor, in turns in one process.
+    """A step over 10 million float32 parameters against its floor, in turns in one process.
 
     The floor: its normals at the generator's rate, plus its passes over memory at copy bandwidth.
     """
 
-    params = (TIMED,)
+    params = (["MeZO", "Helene"],)
     param_names = ("method",)
     version = "1"
     unit = "ratio"
@@ -48,27 +45,28 @@ class StepOverFloor:
     def track_step_over_floor(self, method: str) -> float:
         import torch
 
-        from helene import noise
-        from helene.probe import chunks
-
+        try:
+            from helene.lab.costs import step_cost
+        except ImportError as error:
+            raise NotImplementedError(str(error)) from None
         torch.set_num_threads(1)
-        size = 1 << 22
-        p = parameter(size)
-        loss, optimizer = CountedLoss(p), make(method, [p])
-        optimizer.step(loss)
-        source, sink = torch.zeros(size), torch.zeros(size)
-        state = sum(v.numel() for v in optimizer.state[p].values() if isinstance(v, torch.Tensor) and v.dim())
-        copies = 3 + state / size  # two perturbed copies; theta and each state tensor read and written once
-        ratios = []
-        for step in range(6):
-            start = time.perf_counter()
-            optimizer.step(loss)
-            stepped = time.perf_counter()
-            for _ in range(3):
-                for low, high in chunks(size):
-                    noise.normal(0, step, 0, 1, low, high - low)
-            drawn = time.perf_counter()
-            sink.copy_(source)
-            copied = time.perf_counter()
-            ratios.append((stepped - start) / (drawn - stepped + copies * (copied - drawn)))
-        return statistics.median(ratios[1:])
+        return step_cost(method).ratio
+
+
+class PeakBytes:
+    """Measured over predicted bytes of a step beyond the parameters; 1 is a prediction that holds."""
+
+    params = (["MeZO", "Helene"], ["float32", "8bit"])
+    param_names = ("method", "state_dtype")
+    version = "1"
+    unit = "ratio"
+
+    def track_measured_over_predicted(self, method: str, state_dtype: str) -> float:
+        import torch
+
+        try:
+            from helene.lab.costs import memory_row
+        except ImportError as error:
+            raise NotImplementedError(str(error)) from None
+        row = memory_row(method, torch.float32, state_dtype, **REQUIRED.get(method, {}))
+        return row.measured / row.predicted

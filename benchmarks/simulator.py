@@ -1,0 +1,53 @@
+"""The batched simulator: seconds of a tuning cell, and against one run at a time over the optimizer."""
+
+from __future__ import annotations
+
+
+class Against:
+    """Run-steps a second of both ways in turns, on 8 layers of width 32."""
+
+    params = (["helene", "mezo"],)
+    param_names = ("method",)
+    version = "1"
+    unit = "ratio"
+    timeout = 300
+
+    def track_batched_over_looped(self, method: str) -> float:
+        try:
+            from synthetic.speed import compare
+        except ImportError as error:
+            raise NotImplementedError(str(error)) from None
+        return compare(method).ratio
+
+
+class Cell:
+    """200 steps of a tuning search."""
+
+    rounds = 1
+    repeat = (2, 4, 3.0)
+    warmup_time = 0.2
+
+    def setup(self) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        try:
+            from synthetic.design import seeds, spaces, trials
+            from synthetic.methods import METHODS
+            from synthetic.problems import build
+            from synthetic.scale import scale_of
+            from synthetic.simulator import simulate
+            from synthetic.starts import starts
+        except ImportError as error:
+            raise NotImplementedError(str(error)) from None
+        problem = build({"kind": "quadratic", "layers": [[8, 32]], "spectrum": {"levels": [1.0, 2.0, 4.0, 8.0]}})
+        which = seeds(256)["tuning"]
+        x0 = starts(problem, "coordinate", 1.0, which)
+        rule = METHODS["helene"]
+        settings = [
+            rule.settings(trial, scale_of(problem, x0[0], 1e-2), problem) for trial in trials(spaces()["helene"])
+        ]
+        self.run = lambda: simulate(problem, rule, x0, which, settings, target=1e-9, budget=200, trace=True)
+
+    def time_200_steps_of_a_helene_search(self) -> None:
+        self.run()
