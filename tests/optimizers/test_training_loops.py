@@ -62,7 +62,7 @@ def test_sizes_of_micro_batches():
 @pytest.mark.parametrize("with_model", [True, False])
 @pytest.mark.parametrize("name", ["MeZO", "Helene", "Adam"])
 def test_compiled_models(name, with_model):
-    """The plain model's trajectory, bit for bit (a backend that keeps the operations), with a warning of full copies."""
+    """The plain model's trajectory, bit for bit (a backend that keeps the operations); full copies are told of."""
     options = {"Helene": {"anneal_horizon": 9, "batch_size": 7}}.get(name, {})
     model, x, y = regression(torch.float32)
     plain = copy.deepcopy(model)

@@ -1,0 +1,219 @@
+"""transformers, peft, Lightning and safetensors: the plain loop's trajectory, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional as F
+
+import helene
+from helene.integrations.checkpoints import load_checkpoint, save_checkpoint
+from tests.optimizers.contract_table import METHODS, logistic, tied, transformer
+
+OPTIONS = {"Helene": {"anneal_horizon": 20, "batch_size": 4, "interval": 2}}
+BATCH, PARTS, STEPS = 2, 2, 6
+
+
+@pytest.fixture(scope="module")
+def language_model():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=16, n_positions=12, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0,
+        loss_type="ForCausalLM", use_cache=False, attn_pdrop=0.3, resid_pdrop=0.3, embd_pdrop=0.3,
+    )  # fmt: skip
+
+    def make():
+        torch.manual_seed(0)
+        return transformers.GPT2LMHeadModel(config)
+
+    return make
+
+
+def examples(count=16):
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randint(0, 16, (count, 8), generator=generator)
+    return [{"input_ids": row, "labels": row.clone()} for row in rows]
+
+
+def collate(rows):
+    return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+
+
+def trainer(model, folder, optimizer=None, **options):
+    from transformers import TrainingArguments
+
+    from helene.integrations.trainer import HeleneTrainer
+
+    class InOrder(HeleneTrainer):
+        def _get_train_sampler(self, *args, **kwargs):
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    arguments = TrainingArguments(
+        output_dir=folder, per_device_train_batch_size=BATCH, gradient_accumulation_steps=PARTS, max_steps=STEPS,
+        learning_rate=0.02, lr_scheduler_type="linear", logging_steps=1, save_steps=3, report_to=[], use_cpu=True,
+        disable_tqdm=True, seed=3, weight_decay=0.1, **options,
+    )  # fmt: skip
+    return InOrder(model=model, args=arguments, train_dataset=examples(), optimizer_cls_and_kwargs=optimizer)
+
+
+def plain_loop(model, optimizer, steps=STEPS):
+    """What the Trainer does, written out: batches in order, the mean over label tokens, a linear schedule."""
+    rows, losses = examples(), []
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 1 - t / STEPS)
+    per_step = BATCH * PARTS
+    for step in range(steps):
+        start = step * per_step % len(rows)
+        parts = [collate(rows[i : i + BATCH]) for i in range(start, start + per_step, BATCH)]
+        num_items = sum((part["labels"] != -100).sum() for part in parts)
+
+        def closure(parts=parts, num_items=num_items):
+            return torch.stack([model(**part, num_items_in_batch=num_items).loss for part in parts]).sum()
+
+        losses.append(optimizer.step(closure).item())
+        scheduler.step()
+    return losses
+
+
+@pytest.mark.llm
+@pytest.mark.parametrize("name", ["MeZO", "Helene", "AdamW"])
+def test_trainer_follows_the_plain_loop(name, language_model, tmp_path):
+    """Accumulation over two micro-batches, decay, a schedule, logging; zeroth-order steps run without dropout."""
+    cls, options = getattr(helene, name), OPTIONS.get(name, {})
+    model, plain = language_model(), language_model()
+    (model.train if name != "AdamW" else model.eval)()
+    if name == "AdamW":
+        for m in (model, plain):
+            for module in m.modules():
+                if isinstance(module, nn.Dropout):
+                    module.p = 0.0
+    run = trainer(model, tmp_path, (cls, options))
+    run.train()
+    more = {} if name == "AdamW" else {"model": plain}
+    plain.eval()
+    optimizer = cls(helene.layer_groups(plain), 0.02, weight_decay=0.1, seed=3, **more, **options)
+    losses = plain_loop(plain, optimizer)
+    assert all(map(torch.equal, model.parameters(), plain.parameters()))
+    logged = [entry["loss"] for entry in run.state.log_history if "loss" in entry]
+    assert logged == pytest.approx(losses, abs=1e-6)
+    rates = [entry["learning_rate"] for entry in run.state.log_history if "loss" in entry]
+    assert rates == pytest.approx([0.02 * (1 - t / STEPS) for t in range(STEPS)])
+
+
+@pytest.mark.llm
+def test_trainer_resumes(language_model, tmp_path):
+    """From its checkpoint of step 3 the run ends where the unbroken one does, bit for bit."""
+    method = (helene.Helene, OPTIONS["Helene"])
+    whole, resumed = language_model(), language_model()
+    trainer(whole, tmp_path, method).train()
+    trainer(resumed, tmp_path, method).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert all(map(torch.equal, whole.parameters(), resumed.parameters()))
+
+
+@pytest.mark.llm
+def test_trainer_takes_a_built_optimizer_and_refuses_others(language_model, tmp_path):
+    model, plain = language_model(), language_model()
+    run = trainer(model, tmp_path)
+    run.optimizer = helene.MeZO(model.named_parameters(), 0.02, seed=3)
+    run.train()
+    plain.eval()
+    plain_loop(plain, helene.MeZO(plain.named_parameters(), 0.02, seed=3))
+    assert all(map(torch.equal, model.parameters(), plain.parameters()))
+    with pytest.raises(ValueError, match=r"SGD is not an optimizer of helene; use transformers\.Trainer"):
+        trainer(model, tmp_path, (torch.optim.SGD, {})).create_optimizer()
+
+
+@pytest.mark.llm
+@pytest.mark.filterwarnings("ignore:.* is deprecated:FutureWarning")  # what peft asks of transformers
+@pytest.mark.parametrize("tuning", ["lora", "prefix"])
+@pytest.mark.parametrize("name", ["MeZO", "Helene", "ForwardGrad", "AdamW"])
+def test_peft(name, tuning, language_model):
+    """Only the adapter moves, the loss falls, and with ``model`` the trajectory is that without it, bit for bit."""
+    peft = pytest.importorskip("peft")
+    config = {
+        "lora": lambda: peft.LoraConfig(
+            r=2, lora_alpha=4, target_modules=["c_attn"], fan_in_fan_out=True, lora_dropout=0.0
+        ),
+        "prefix": lambda: peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
+    }[tuning]
+    batch, ends = collate(examples(4)), []
+    for with_model in (True, False):
+        torch.manual_seed(5)
+        model = peft.get_peft_model(language_model(), config()).eval()
+        frozen = {n: p.detach().clone() for n, p in model.named_parameters() if not p.requires_grad}
+        first = model(**batch).loss.item()
+        options = {**OPTIONS.get(name, {}), **({"model": model} if with_model and name != "AdamW" else {})}
+        optimizer = getattr(helene, name)(helene.layer_groups(model), 0.05, **options)
+        for _ in range(25):
+            optimizer.step(lambda model=model: model(**batch).loss)
+        assert model(**batch).loss.item() < first
+        assert all(torch.equal(p, frozen[n]) for n, p in model.named_parameters() if n in frozen)
+        ends.append([p.detach().clone() for p in model.parameters() if p.requires_grad])
+    assert all(map(torch.equal, *ends))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
+@pytest.mark.parametrize("name", ["MeZO", "Helene"])
+@pytest.mark.filterwarnings("default")
+def test_lightning_follows_the_plain_loop(name):
+    lightning = importlib.import_module("lightning")
+    from helene.integrations.lightning import ZerothOrderModule
+
+    options = OPTIONS.get(name, {})
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Dropout(0.5), nn.Linear(4, 2))
+    plain = copy.deepcopy(model).eval()
+    data = torch.utils.data.TensorDataset(torch.randn(12, 3), torch.randint(0, 2, (12,)))
+
+    def loss(m, batch):
+        return F.cross_entropy(m(batch[0]), batch[1])
+
+    module = ZerothOrderModule(
+        model, loss, lambda m: getattr(helene, name)(m.named_parameters(), 0.05, model=m, **options)
+    )
+    run = lightning.Trainer(max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                            enable_model_summary=False, accelerator="cpu")  # fmt: skip
+    run.fit(module, torch.utils.data.DataLoader(data, batch_size=4))
+    optimizer = getattr(helene, name)(plain.named_parameters(), 0.05, model=plain, **options)
+    for _ in range(2):
+        for batch in torch.utils.data.DataLoader(data, batch_size=4):
+            optimizer.step(lambda batch=batch: loss(plain, batch))
+    assert all(map(torch.equal, model.parameters(), plain.parameters()))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_checkpoints_go_on_bit_for_bit(method, tmp_path):
+    """Weights once for tied parameters, state in 8 bits; another optimizer takes the stored hyper-parameters."""
+    target, fresh = tied(torch.bfloat16), tied(torch.bfloat16)
+
+    def build(t, lr):
+        return method.build(t.model.named_parameters(), lr, eps=t.eps, rounding="stochastic", state_dtype="8bit")
+
+    optimizer, other = build(target, 0.01), build(fresh, 9.0)
+    for _ in range(3):
+        optimizer.step(target.loss)
+    save_checkpoint(tmp_path / "step3.safetensors", target.model, optimizer)
+    load_checkpoint(tmp_path / "step3.safetensors", fresh.model, other)
+    for _ in range(3):
+        optimizer.step(target.loss)
+        other.step(fresh.loss)
+    assert all(map(torch.equal, target.bits(), fresh.bits()))
+    assert [path.name for path in tmp_path.iterdir()] == ["step3.safetensors"]
+
+
+def test_checkpoints_of_others(tmp_path):
+    target, other = logistic(torch.float32), transformer(torch.float32)
+    save_checkpoint(tmp_path / "a", target.model, helene.MeZO(target.model.named_parameters()))
+    before = other.bits()
+    with pytest.raises(ValueError, match="checkpoint belongs to 1 other parameters"):
+        load_checkpoint(tmp_path / "a", other.model, helene.MeZO(other.model.named_parameters()))
+    with pytest.raises(ValueError, match="do not both have 0"):
+        load_checkpoint(tmp_path / "a", nn.Linear(4, 1), helene.MeZO(target.model.named_parameters()))
+    assert all(map(torch.equal, before, other.bits()))
+    save_file({"x": torch.ones(1)}, tmp_path / "b")
+    with pytest.raises(ValueError, match="it may be plain weights"):
+        load_checkpoint(tmp_path / "b", target.model, helene.MeZO(target.model.named_parameters()))
