@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help report test lint
+.PHONY: help report test unit ledger bench bench-history
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -25,4 +25,23 @@ test: $(STAMP) ## everything: lint, types, unit tests, the ledger of claims, the
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest tests theory
+	@$(MAKE) --no-print-directory --output-sync=target -j2 unit ledger
+
+unit: $(STAMP) ## tests/ alone, in one thread
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests
+
+ledger: $(STAMP) ## theory/ alone: the verdict on every claim
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q theory
+
+bench: $(STAMP) ## every benchmark once, deterministic counts against the committed ones
+	@test -f $$HOME/.asv-machine.json || $(BIN)/asv machine --yes
+	$(BIN)/asv check --python=same
+	$(BIN)/asv run --python=same --quick --show-stderr
+	$(BIN)/python -m benchmarks.run --check
+
+HISTORY ?= 10
+bench-history: $(STAMP) ## build and measure the last HISTORY=10 commits, write the site
+	@test -f $$HOME/.asv-machine.json || $(BIN)/asv machine --yes
+	$(BIN)/asv run --steps $(HISTORY) --skip-existing-commits HEAD~$(HISTORY)..HEAD
+	$(BIN)/asv publish
+	$(BIN)/python benchmarks/vendor_site.py
