@@ -6,6 +6,7 @@ everything: ``--claim``, a single module, ``-k`` and the like print their table 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With ``--claim``, leaves out modules that do not name the claim: some import torch, which takes seconds."""
-    wanted = config.getoption("--claim")
+    wanted = config.getoption("--claim", None)
     if not wanted or collection_path.suffix != ".py":
         return None
     text = collection_path.read_text(encoding="utf-8")
@@ -120,7 +121,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keeps the claims asked for, or adds the ids that have no module."""
-    wanted = config.getoption("--claim")
+    wanted = config.getoption("--claim", None)
     claims = {item.claim.id: item for item in items if isinstance(item, ClaimItem)}
     if wanted:
         unknown = [id for id in wanted if id not in claims]
@@ -165,6 +166,6 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     from theory import page  # drawing: not needed, and not imported, by a run of some claims
 
     terminalreporter.write_line(ledger.answer(records))
-    reports = config.rootpath / config.getoption("--reports")
+    reports = config.rootpath / config.getoption("--reports", "reports")
     written = [ledger.write(records, reports), *page.write(records, config.stash[FIGURES], reports)]
-    terminalreporter.write_line("written: " + ", ".join(str(path.relative_to(config.rootpath)) for path in written))
+    terminalreporter.write_line("written: " + ", ".join(os.path.relpath(path, config.rootpath) for path in written))

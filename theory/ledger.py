@@ -14,7 +14,7 @@ from theory.ids import IDS, SECTIONS
 from theory.judge import Finding, Judgement, show
 
 HERE = Path(__file__).parent
-TITLE = "The paper's claims, judged"
+TITLE = "The claims of the paper, judged"
 COMMAND = "pytest theory/"
 
 

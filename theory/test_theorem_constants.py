@@ -125,7 +125,7 @@ CLAIMS = (
                 instance=parabola(1, 2, R=1, target=1, slack=0),
                 sides=_normalised,
                 recorded=(3, 2 - sympy.log(32)),
-                harmless=parabola(1, 1, R=1, target=1, slack=4),
+                harmless=parabola(1, 8, **CONST_START, slack=0),
                 hypotheses=assumptions,
             ),
             Witness(

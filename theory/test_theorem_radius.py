@@ -68,7 +68,7 @@ CLAIMS = (
                 instance={"theta": (Rational(2),), "R": Rational(16), "target": Rational(1)},
                 sides=_run,
                 recorded=(sqrt(5) - 1, 1),
-                harmless={"theta": (Rational(2),), "R": Rational(1), "target": Rational(1)},
+                harmless={"theta": (Rational(1, 2),), "R": Rational(16), "target": Rational(1)},
                 hypotheses=_cycle,
             ),
             Witness(
@@ -84,7 +84,7 @@ CLAIMS = (
                 recorded=(sqrt(5) - 1, 1),
                 harmless={
                     "theta": tuple(map(Rational, (0, 46, 12, 6, 2, 2, 0, 0, 0))),
-                    "R": sqrt(2304 + 4 - 4),
+                    "R": Rational(48),
                     "target": Rational(1),
                 },
                 hypotheses=_exact_distance,

@@ -70,12 +70,21 @@ def test_a_proof_is_needed(claim: Claim) -> None:
         assert verdict_from(rest) is None
 
 
+def witnesses(claim: Claim) -> list[Witness]:
+    """The claim's own, its printed proof's and its reading's."""
+    lines = claim.printed_proof.lines if claim.printed_proof else ()
+    evidence = [*claim.evidence, *(claim.reading.evidence if claim.reading else ())]
+    evidence += [witness for line in lines for witness in (line.literal, line.kindest, line.gap)]
+    return [witness for witness in evidence if isinstance(witness, Witness)]
+
+
 def test_the_harmless_instance_is_one(claim: Claim) -> None:
     """The mutant that puts it in has power only if the claim is true there and its hypotheses are met."""
-    for evidence in claim.evidence:
-        if isinstance(evidence, Witness):
-            lhs, rhs = evidence.sides(evidence.harmless)
-            assert related(lhs, evidence.relation, rhs), f"{evidence.text[:60]}: {lhs} {evidence.relation} {rhs}"
+    for witness in witnesses(claim):
+        met = witness.hypotheses(witness.harmless)
+        assert all(bool(holds) for holds in met.values()), f"{witness.text[:60]}: {met}"
+        lhs, rhs = witness.sides(witness.harmless)
+        assert related(lhs, witness.relation, rhs), f"{witness.text[:60]}: {lhs} {witness.relation} {rhs}"
 
 
 def test_all_ids_are_judged(request: pytest.FixtureRequest) -> None:
