@@ -10,7 +10,7 @@ from torch import Tensor
 
 from helene import functional
 from helene.optimizers import checks
-from helene.optimizers.base import LearningRate, Options, Updates
+from helene.optimizers.base import Chunk, LearningRate, Options, Updates
 from helene.optimizers.curved import CURVATURE
 from helene.optimizers.zeroth import ZerothOrder
 from helene.probe import Closure, Direction, compute_dtype
@@ -74,18 +74,25 @@ class HiZOO(ZerothOrder):
         slopes = [(plus - minus) / (2.0 * eps) / q for plus, minus in pairs]
         return [*slopes, *(functional.second_difference(plus, minus, base, eps) / q for plus, minus in pairs)], here
 
-    def _estimate(self, index: int, span: slice, g: Tensor) -> Tensor | None:
-        """Σ_j z_j² · second difference."""
-        p, parameter = self._targets[index].tensor, self._targets[index].id
-        total = torch.zeros_like(g)
-        for draw, weight in enumerate(self._second[self._block_of[index] :: len(self._probes)]):
-            z = self._direction(self._at, draw).chunk(parameter, span.start, span.stop, p.device, g.dtype)
-            total.add_(z.square_().mul_(weight))
-        return total
+    def _gradient(self, step: int, scalars: list[float]) -> Chunk:
+        """Σ_j c_j z_j by chunks; Σ_j z_j² · second difference of the same draw is kept for `_estimate`."""
+        blocks, half = len(self._probes), len(scalars) // 2
 
-    def _gradient(self, step: int, scalars: list[float]) -> Any:
-        self._at, self._second = step, scalars[len(scalars) // 2 :]
-        return super()._gradient(step, scalars)
+        def chunk(index: int, start: int, end: int) -> Tensor:
+            p, block = self._targets[index].tensor, self._block_of[index]
+            g = torch.zeros(end - start, dtype=compute_dtype(p.dtype), device=p.device)
+            self._second = torch.zeros_like(g)
+            pairs = zip(scalars[:half][block::blocks], scalars[half:][block::blocks], strict=True)
+            for draw, (slope, curvature) in enumerate(pairs):
+                z = self._direction(step, draw).chunk(self._targets[index].id, start, end, p.device, g.dtype)
+                g.add_(slope * z)
+                self._second.add_(z.square_().mul_(curvature))
+            return g
+
+        return chunk
+
+    def _estimate(self, index: int, span: slice, g: Tensor) -> Tensor | None:
+        return self._second
 
     def _update(
         self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None

@@ -1,0 +1,94 @@
+"""The examples of README.md and docs/ run; the tables of docs/optimizers.md are true.
+
+A block that must not run is preceded by ``<!-- not run: reason -->``.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import helene
+from helene import precision
+from helene.lab import costs
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(<!-- not run: [^\n]+ -->\n)?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: Path) -> list[tuple[int, str]]:
+    """Line number and text of each example that runs."""
+    text = page.read_text(encoding="utf-8")
+    return [(text.count("\n", 0, m.start(2)), m.group(2)) for m in BLOCK.finditer(text) if not m.group(1)]
+
+
+@pytest.mark.llm
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_run(page, tmp_path, monkeypatch):
+    """In order, in one namespace, in an empty folder; a failure's traceback names the line of the page."""
+    monkeypatch.chdir(tmp_path)
+    state, namespace = torch.get_rng_state(), {"__name__": "__main__"}
+    try:
+        for line, source in blocks(page):
+            exec(compile("\n" * line + source, str(page), "exec"), namespace)
+    finally:
+        torch.set_rng_state(state)
+
+
+def test_blocks_are_found():
+    """The pattern sees every python fence, so that none is passed over in silence."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert len(BLOCK.findall(text)) == len(re.findall(r"^\s*```\s*(?:python|py)\b", text, re.MULTILINE))
+    assert len(blocks(ROOT / "docs" / "optimizers.md")) >= 10
+
+
+def rows(heading: str) -> list[list[str]]:
+    text = (ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8")
+    lines = text[text.index(heading) :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def build(name, p, **more):
+    options = {"Helene": {"anneal_horizon": 9}}.get(name, {})
+    if name in ("Helene", "ZOSophia", "ZONewton") and more.get("curvature") != "none":
+        options["batch_size"] = 4
+    return getattr(helene, name)([p], 0.0, **options, **more)
+
+
+def test_the_table_of_methods():
+    """Forwards, draws, state and replayability of each class are those of an optimizer made with the defaults."""
+    table = rows("| class | update")
+    assert sorted(row[0] for row in table) == sorted(helene.optimizers.__all__)
+    for name, _, forwards, draws, state, decay, replayable, _ in table:
+        p = torch.nn.Parameter(torch.ones(100))
+        optimizer = build(name, p)
+        closures = [lambda p=p: p.sum()] + ([lambda p=p: p.view(10, 10) * 1.0] if name == "SophiaG" else [])
+        optimizer.step(*closures)
+        with costs.counted_normals() as counts:
+            optimizer.step(*closures)
+        assert optimizer.forwards_at(2) == int(forwards), name
+        assert counts["elements"] == 100 * int(draws), name
+        assert len(optimizer._STATE) == int(state), name
+        assert optimizer.replayable == (replayable in ("yes", "spsa")), name
+        curved = "curvature" in optimizer.param_groups[0] and name != "SophiaG"
+        assert (replayable == "spsa") == curved, name
+        assert decay in ("coupled", "decoupled", "either")
+
+
+def test_the_table_of_bytes():
+    """The predictions are those of the code, the measured figures within 2 % (`test_memory` measures them anew)."""
+    layouts = [(torch.float32, "float32"), *((torch.bfloat16, s) for s in precision.STATE_DTYPES)]
+    for label, *cells in rows("| method | float32"):
+        name, _, rest = label.partition(", ")
+        more = {"no h": {"curvature": "none"}, "h by backward": {"curvature": "backprop"}}.get(rest, {})
+        for (dtype, state_dtype), cell in zip(layouts, cells, strict=True):
+            p = torch.nn.Parameter(torch.zeros(1 << 16, dtype=dtype))
+            predicted = costs.predicted_bytes(build(name, p, state_dtype=state_dtype, **more)) / (1 << 16)
+            measured, stated = re.fullmatch(r"([\d.]+) \(([\d.]+)\)", cell).groups()
+            assert stated == f"{predicted:.2f}"
+            assert abs(float(measured) - predicted) <= 0.02 * predicted
