@@ -29,6 +29,7 @@ from synthetic.design import CONTROLS, FIRST_ORDER
 from synthetic.results import Series
 
 MARGIN, NEAR, FAR = 0.05, 0.25, 0.75
+_NO_SCATTER = 100  # draws of a bootstrap of exact numbers, all equal
 FEWEST_CELLS, LEAST_D, LEAST_W = 8, 64, 16
 EXPLANATIONS = (
     Explanation("max d_i and d", ("max_d", "d")),
@@ -110,31 +111,55 @@ class Analysed:
     @property
     def main(self) -> Fit:
         """The fit on which the verdict rests."""
-        guarded = self.fits["d >= 64"]
-        return guarded if guarded.law is not None and guarded.law.num_cells >= FEWEST_CELLS else self.fits["all"]
+        return main_fit(self.fits)
+
+
+@dataclass(frozen=True)
+class _Instrument:
+    """The controls of a family and start, and what theory gives them on the cells of the verdict, by exponent."""
+
+    controls: tuple[Control, ...]
+    references: dict[str, tuple[float, float]]
+
+    @property
+    def broken(self) -> bool:
+        return {c.kind for c in self.controls if c.passed} != set(CONTROLS.values())
 
 
 def analyse(all_series: Sequence[Series]) -> list[Analysed]:
     """Fits, controls and verdicts of every series, in the order given."""
-    by_name = {(s.family, s.start, s.method): s for s in all_series if not s.variant}
-    controls: dict[tuple[str, str], list[Control | None]] = {}
+    groups: dict[tuple[str, str], list[Series]] = {(s.family, s.start): [] for s in all_series}
     for s in all_series:
-        if s.method in CONTROLS:
-            controls.setdefault((s.family, s.start), []).append(_control(s))
+        groups[s.family, s.start].append(s)
+    instruments: dict[tuple[str, ...], _Instrument] = {}
+    fits: dict[tuple[str, ...], dict[str, Fit]] = {}
     out = []
     for s in all_series:
-        fits = fits_of(s)
-        group = controls.get((s.family, s.start), [])
-        broken = len(group) < len(CONTROLS) or any(c is None or not c.passed for c in group)
-        references = _references(all_series, s)
-        main = Analysed(s, fits, [], None, "unknown", "", None).main
-        follows = follows_what(main, references)
-        mine = next((c for c in group if c and CONTROLS.get(s.method) == c.kind), None)
-        mezo = by_name.get((s.family, s.start, "mezo"))
-        ratio = ratio_of(s, mezo) if mezo and s.method != "mezo" and _same_target(s) else None
-        held_out = [] if len(s.cells) < FEWEST_CELLS or main.law is None else _explain(s)
-        out.append(Analysed(s, fits, held_out, mine, follows, verdict_of(s, follows, broken), ratio))
+        members = groups[s.family, s.start]
+        runs = tuple(c.key for m in members if m.method in CONTROLS for c in m.cells)
+        if runs not in instruments:  # borrowed series are the same runs
+            instruments[runs] = _instrument(members)
+        mine = tuple(c.key for c in s.cells)
+        if mine not in fits:
+            fits[mine] = fits_of(s)
+        out.append(_analysed(s, members, fits[mine], instruments[runs]))
     return out
+
+
+def _analysed(s: Series, members: Sequence[Series], fits: dict[str, Fit], instrument: _Instrument) -> Analysed:
+    main = main_fit(fits)
+    follows = follows_what(main, instrument.references)
+    mezo = next((m for m in members if m.method == "mezo"), None)
+    ratio = ratio_of(s, mezo) if mezo and s.method != "mezo" and s.method not in FIRST_ORDER else None
+    held_out = [] if len(s.cells) < FEWEST_CELLS or main.law is None else _explain(s)
+    control = next((c for c in instrument.controls if CONTROLS.get(s.method) == c.kind), None)
+    return Analysed(s, fits, held_out, control, follows, verdict_of(s, follows, instrument.broken), ratio)
+
+
+def main_fit(fits: dict[str, Fit]) -> Fit:
+    """The fit on which the verdict rests."""
+    guarded = fits["d >= 64"]
+    return guarded if guarded.law is not None and guarded.law.num_cells >= FEWEST_CELLS else fits["all"]
 
 
 def fits_of(series: Series) -> dict[str, Fit]:
@@ -148,7 +173,7 @@ def fits_of(series: Series) -> dict[str, Fit]:
     return {"all": _fit("all", cells), **{name: _fit(name, cells, mask) for name, mask in subsets.items()}}
 
 
-def _fit(subset: str, cells: Cells, mask: np.ndarray | None = None) -> Fit:
+def _fit(subset: str, cells: Cells, mask: np.ndarray | None = None, num_bootstrap: int = 2000) -> Fit:
     if mask is not None and not mask.any():
         return Fit(subset, None, "no cell is that large")
     cells = cells if mask is None else cells.where(mask)
@@ -156,7 +181,7 @@ def _fit(subset: str, cells: Cells, mask: np.ndarray | None = None) -> Fit:
         return Fit(subset, None, f"{len(cells)} cells do not determine two exponents")
     fixed = len(set(cells.columns["d"].tolist())) == 1
     try:
-        law = fit_power_law(cells, ["max_d"] if fixed else ["max_d", "d"], axes=["n", "w"])
+        law = fit_power_law(cells, ["max_d"] if fixed else ["max_d", "d"], axes=["n", "w"], num_bootstrap=num_bootstrap)
     except ValueError as err:
         return Fit(subset, None, str(err))
     return Fit(subset, law, fixed_d=fixed)
@@ -166,7 +191,8 @@ def _control(series: Series) -> Control | None:
     predicted = series.predicted()
     if predicted is None:
         return None
-    measured, theory = _fit("all", series.measured()), _fit("all", predicted)
+    measured = _fit("all", series.measured())
+    theory = _fit("all", predicted, num_bootstrap=_NO_SCATTER)
     if measured.law is None or theory.law is None:
         return None
     passed = True
@@ -182,23 +208,21 @@ def _control(series: Series) -> Control | None:
     )
 
 
-def _references(all_series: Sequence[Series], series: Series) -> dict[str, tuple[float, float]]:
-    """By exponent, what theory gives the positive and the negative control on the cells of the verdict."""
-    found: dict[str, Fit] = {}
-    for other in all_series:
-        if (other.family, other.start) == (series.family, series.start) and other.method in CONTROLS:
-            predicted = other.predicted()
-            if predicted is None:
-                return {}
+def _instrument(members: Sequence[Series]) -> _Instrument:
+    controls = [c for s in members if s.method in CONTROLS and (c := _control(s)) is not None]
+    ends: dict[str, Fit] = {}
+    for s in members:
+        predicted = s.predicted() if s.method in CONTROLS else None
+        if predicted is not None:
             wanted = predicted.columns["d"] >= LEAST_D
             subset = predicted.where(wanted) if wanted.sum() >= FEWEST_CELLS else predicted
-            found[CONTROLS[other.method]] = _fit("", subset)
-    out = {}
+            ends[CONTROLS[s.method]] = _fit("", subset, num_bootstrap=_NO_SCATTER)
+    references = {}
     for name in ("max_d", "d"):
-        ends = [fit.exponent(name) for fit in (found.get("positive"), found.get("negative")) if fit is not None]
-        if len(ends) == 2 and ends[0] is not None and ends[1] is not None:
-            out[name] = (ends[0][0], ends[1][0])
-    return out
+        found = [fit.exponent(name) for kind in ("positive", "negative") if (fit := ends.get(kind)) is not None]
+        if len(found) == 2 and found[0] is not None and found[1] is not None:
+            references[name] = (found[0][0], found[1][0])
+    return _Instrument(tuple(controls), references)
 
 
 def follows_what(fit: Fit, references: dict[str, tuple[float, float]]) -> Follows:
@@ -257,10 +281,6 @@ def _mask(size: int, indices: list[int]) -> np.ndarray:
     mask = np.zeros(size, bool)
     mask[indices] = True
     return mask
-
-
-def _same_target(series: Series) -> bool:
-    return series.method not in FIRST_ORDER
 
 
 def _explain(series: Series) -> list[dict[str, Any]]:

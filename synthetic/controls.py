@@ -12,7 +12,7 @@ and with one per layer the last bracket is H M H plus, in each layer's own block
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -57,33 +57,72 @@ def predict_cell(config: dict[str, Any]) -> dict[str, Any]:
 
 def second_moment_steps(problem: Problem, x0: np.ndarray, per_layer: bool, target: float) -> float:
     """Steps until the mean gap of the quadratic model reaches the target, at the best step size; see the module."""
-    hessian = problem.hessian(torch.zeros(problem.layers.d, dtype=torch.float64)).numpy()
     constants = problem.constants
     anchor = constants.trace + 2.0 * constants.largest
     if per_layer:
         anchor = max(t + 2.0 * top for t, top in zip(constants.layer_trace, constants.layer_top, strict=True))
     blocks = problem.layers.slices() if per_layer else [slice(0, problem.layers.d)]
+    if problem.separable:  # in the eigenbasis only the diagonal of M matters
+        u = problem.features(torch.from_numpy(x0)).numpy()
+        lam = problem.curvature(torch.zeros(problem.layers.d, dtype=torch.float64)).numpy()
+        model: _Model = _Diagonal(lam, (u * u).mean(0), blocks)
+    else:
+        hessian = problem.hessian(torch.zeros(problem.layers.d, dtype=torch.float64)).numpy()
+        model = _Full(hessian, x0.T @ x0 / len(x0), blocks)
     found = math.inf
     for q in predict.STEP_SIZES:
-        found = min(found, _mean_count(hessian, x0, q / anchor, blocks, target, found))
+        found = min(found, _mean_count(model, q / anchor, target, found))
     return found
 
 
-def _mean_count(
-    hessian: np.ndarray, x0: np.ndarray, eta: float, blocks: list[slice], target: float, limit: float
-) -> float:
-    moments = x0.T @ x0 / len(x0)
-    start = gap = np.vdot(hessian, moments)
-    t = 0
+class _Model(Protocol):
+    """Second moments of a quadratic model."""
+
+    start: np.ndarray
+
+    def gap(self, moments: np.ndarray) -> float: ...
+
+    def move(self, moments: np.ndarray, eta: float) -> np.ndarray: ...
+
+
+class _Full:
+    def __init__(self, hessian: np.ndarray, moments: np.ndarray, blocks: list[slice]) -> None:
+        self.hessian, self.start, self.blocks = hessian, moments, blocks
+
+    def gap(self, moments: np.ndarray) -> float:
+        return float(np.vdot(self.hessian, moments))
+
+    def move(self, moments: np.ndarray, eta: float) -> np.ndarray:
+        hm = self.hessian @ moments
+        hmh = hm @ self.hessian
+        moments = moments - eta * (hm + hm.T) + eta**2 * hmh
+        for part in self.blocks:
+            own = hmh[part, part]
+            moments[part, part] += eta**2 * (own + np.trace(own) * np.eye(len(own)))
+        return moments
+
+
+class _Diagonal:
+    def __init__(self, eigenvalues: np.ndarray, moments: np.ndarray, blocks: list[slice]) -> None:
+        self.eigenvalues, self.start = eigenvalues, moments
+        self.starts, self.sizes = [b.start for b in blocks], [b.stop - b.start for b in blocks]
+
+    def gap(self, moments: np.ndarray) -> float:
+        return float(self.eigenvalues @ moments)
+
+    def move(self, moments: np.ndarray, eta: float) -> np.ndarray:
+        slopes = self.eigenvalues**2 * moments
+        spread = np.repeat(np.add.reduceat(slopes, self.starts), self.sizes)
+        return moments - 2.0 * eta * self.eigenvalues * moments + eta**2 * (2.0 * slopes + spread)
+
+
+def _mean_count(model: _Model, eta: float, target: float, limit: float) -> float:
+    moments, t = model.start, 0
+    start = gap = model.gap(moments)
     while gap > target * start:
         if t >= min(limit, 10**6) or gap > 1e3 * start:
             return math.inf
-        hm = hessian @ moments
-        hmh = hm @ hessian
-        moments = moments - eta * (hm + hm.T) + eta**2 * hmh
-        for part in blocks:
-            own = hmh[part, part]
-            moments[part, part] += eta**2 * (own + np.trace(own) * np.eye(len(own)))
-        before, gap = gap, np.vdot(hessian, moments)
+        moments = model.move(moments, eta)
+        before, gap = gap, model.gap(moments)
         t += 1
-    return t - math.log(target * start / gap) / math.log(before / gap)
+    return t - math.log(target * start / gap) / math.log(before / gap)  # the decay inside a step is exponential

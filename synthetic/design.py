@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 SIMULATOR_VERSION = 1  # raise it when the same config gives another result
@@ -82,17 +83,25 @@ def load(preset: str, noise_version: str) -> Design:
     """The design of a preset.
 
     Args:
-        preset: Its name.
+        preset: Its name, or the path of a .toml file of the same form.
         noise_version: `helene.noise.NOISE_VERSION`, part of every config.
 
     Raises:
-        ValueError: If there is no such preset.
+        ValueError: If there is no such preset, or something in it is unknown.
     """
-    if preset not in presets():
-        raise ValueError(f"preset must be one of {', '.join(presets())}, got {preset!r}")
-    table = _read(preset)
-    cells = [cell for block in table["block"] for cell in _expand(block, noise_version)]
-    return Design(preset, table["title"], tuple(cells))
+    if preset.endswith(".toml"):
+        table = _own(Path(preset))
+    elif preset in presets():
+        table = _read(preset)
+    else:
+        raise ValueError(f"preset must be one of {', '.join(presets())} or a .toml file, got {preset!r}")
+    try:
+        cells = [cell for block in table["block"] for cell in _expand(block, noise_version)]
+        return Design(Path(preset).name.removesuffix(".toml"), table["title"], tuple(cells))
+    except (KeyError, TypeError) as err:
+        raise ValueError(
+            f"preset {preset!r} lacks an entry or has one of the wrong kind: {err}; see docs/scaling.md"
+        ) from err
 
 
 @cache
@@ -120,6 +129,13 @@ def seeds(d: int) -> dict[str, list[int]]:
     """Seeds to tune on and others to judge by: log T scatters like d^-1/2, so small problems get more."""
     tuning, test = (5, 10) if d >= 64 else (9, 16)
     return {"tuning": list(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning)), "test": list(range(test))}
+
+
+def _own(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
+        raise ValueError(f"cannot read the preset {path}: {err}") from err
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -33,6 +33,8 @@ def quadratic_counts(
     target: float,
     num_seeds: int,
     seed: int = 0,
+    step_sizes: Sequence[float] = STEP_SIZES,
+    race: float = 1.5,
 ) -> Array:
     r"""Steps to the target of the tuned control on n equal layers, each with ``levels`` shared evenly.
 
@@ -44,20 +46,22 @@ def quadratic_counts(
         target: Relative gap.
         num_seeds: Independent runs.
         seed: Of this module's own generator.
+        step_sizes: q, the step size times tr H + 2 λ_max (of a layer, with one direction per layer).
+        race: All runs end at this multiple of the best median.
 
     Returns:
-        Counts at the step size with the least median, shape (num_seeds,).
+        Counts at the step size with the least median, shape (num_seeds,), inf beyond the race.
     """
     lam = np.asarray(levels, float)
     count = width / lam.size
     groups, size = (layers, count) if per_layer else (1, layers * count)
-    eta = np.asarray(STEP_SIZES) / (size * lam.sum() + 2.0 * lam.max())
+    eta = np.asarray(step_sizes) / (size * lam.sum() + 2.0 * lam.max())
     rng = np.random.default_rng([seed, layers, width, per_layer])
     s = np.full((num_seeds, eta.size, groups, lam.size), size)
     start = (lam * size).sum() * groups
     counts = np.full((num_seeds, eta.size), np.inf)
     rate, t, end = eta[:, None, None], 0, np.inf
-    while t < end:
+    while t < end and np.isinf(counts).any():
         xi = rng.standard_normal((num_seeds, 1, groups, lam.size))
         across = rng.chisquare(size - 1.0, xi.shape) if size > 1 else np.zeros_like(xi)
         root = np.sqrt(s)
@@ -68,7 +72,7 @@ def quadratic_counts(
         if hit.any():
             counts[hit] = t
             medians = np.median(counts, axis=0)
-            end = min(end, np.ceil(1.5 * medians.min()))
+            end = min(end, np.ceil(race * medians.min()))
     return counts[:, np.median(counts, axis=0).argmin()]
 
 

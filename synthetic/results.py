@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from helene.lab.fits import Cells
@@ -86,7 +86,8 @@ class Series:
         method: Name of the method.
         variant: What tells it from others of the same method; often empty.
         cells: Ordered by n, then width.
-        borrowed: Why these are the cells of another start; empty if they are its own.
+        ran_from: The start of the runs, another one where they stand for this one too.
+        borrowed: Why they do; empty if they are its own.
         unsupported: Reasons of the method for leaving cells out.
     """
 
@@ -95,6 +96,7 @@ class Series:
     method: str
     variant: str
     cells: tuple[Measured, ...]
+    ran_from: str = ""
     borrowed: str = ""
     unsupported: tuple[str, ...] = ()
 
@@ -108,6 +110,11 @@ class Series:
     def name(self) -> str:
         """For files and addresses."""
         return "-".join(filter(None, (self.family, self.start, self.method, _slug(self.variant))))
+
+    @property
+    def lender(self) -> str:
+        """Name of the series whose runs these are."""
+        return replace(self, start=self.ran_from or self.start).name
 
     @property
     def columns(self) -> dict[str, list[float]]:
@@ -162,7 +169,8 @@ def _series(key: tuple[str, str, str, str], members: list[tuple[Cell, str]], fou
             theory = found.get(config_key(control_config(cell)))
         measured.append(_measured(record, theory))
     ordered = sorted(measured, key=lambda c: (c.n, c.max_d, c.d))
-    return Series(*key, tuple(ordered), members[0][1], tuple(dict.fromkeys(reasons)))
+    cell, borrowed = members[0]
+    return Series(*key, tuple(ordered), cell.starts[0], borrowed, tuple(dict.fromkeys(reasons)))
 
 
 def _measured(record: Record, theory: Record | None) -> Measured:

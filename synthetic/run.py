@@ -101,7 +101,7 @@ def run_cell(config: dict[str, Any]) -> dict[str, Any]:
         **result,
         "status": REACHED if reached else next((s for s, _ in others.most_common() if s != REACHED), OUT_OF_BUDGET),
         "best": best,
-        "best_trial": options[best] if isinstance(options[best].get("radius", 0), int | float) else {},
+        "best_trial": options[best],
         "edge": result.get("edge", False),
         "test": {"steps": [_count(v) for v in judged.steps[:, 0]], "status": letters, "budget": budget},
     }

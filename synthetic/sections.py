@@ -23,6 +23,7 @@ _HOW_TO_READ = (
     "about the law. Best explanation: the law with the least error on cells left out of its fit, and that error. × "
     "MeZO: steps over tuned MeZO's, geometric mean."
 )
+_SHOWN = ("q", "floor_ratio", "lr", "radius")
 _THEORIES = {
     "exact chain": "exact in law: a Markov chain of one number per eigenvalue (and layer)",
     "mean field": "mean field of large d, with the exact finite-size factor of an isotropic quadratic",
@@ -55,7 +56,7 @@ def _exponents(rows: Sequence[Analysed]) -> Markup:
         best = a.explanations[0] if a.explanations else None
         lines.append(
             [
-                Markup('<a href="#cells-{}">{}</a>').format(a.series.name, a.series.label),
+                Markup('<a href="#cells-{}">{}</a>').format(a.series.lender, a.series.label),
                 badge(a.verdict),
                 exponent(a.main, "max_d"),
                 exponent(a.main, "d"),
@@ -230,7 +231,7 @@ def cells_section(analysed: Sequence[Analysed]) -> Section:
         rows, anchors = [], []
         for c in a.series.cells:
             seeds = ", ".join(number(s) if s != float("inf") else "∞" for s in sorted(c.steps))
-            chosen = ", ".join(f"{n} {v:.3g}" for n, v in c.best.items() if n in ("q", "floor_ratio", "lr", "radius"))
+            chosen = ", ".join(f"{name} {number(c.best[name])}" for name in _SHOWN if name in c.best)
             key = Markup("<code>{}</code>").format(c.key[:12])
             rows.append([c.n, c.max_d, c.d, seeds, c.status, chosen, c.predicted, c.forwards_per_step, key])
             anchors.append(f"cell-{c.key[:12]}")

@@ -128,7 +128,7 @@ def test_a_larger_radius_would_be_wrong(name):
 
 
 def test_radius_of_log_cosh_by_interval_arithmetic():
-    """|d/du log sech² u| = 2 |tanh u| <= 2 on boxes that cover the line, so a move of (ln 2)/2 costs at most a factor 2."""
+    """|d/du log sech² u| = 2 |tanh u| <= 2 on boxes that cover the line: moving by (ln 2)/2 costs a factor 2."""
     ctx.prec = 80
     for k in range(-80, 80):
         box = arb(k / 2 + 0.25, 0.25)
@@ -223,7 +223,9 @@ def test_layers_group_runs_of_equal_width():
     x = torch.arange(14.0)
     sums = layers.sum(x)
     assert sums.tolist() == [x[s].sum().item() for s in layers.slices()]
-    assert layers.spread(sums).tolist() == [v for s, v in zip(layers.sizes, sums.tolist(), strict=True) for _ in range(s)]
+    assert layers.spread(sums).tolist() == [
+        v for s, v in zip(layers.sizes, sums.tolist(), strict=True) for _ in range(s)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def mezo_grid(problem, seeds, exponents):
 
 
 def test_first_hits_compaction_and_racing():
-    """Rows of a batch end where they end alone; racing never changes the best median nor any count below its horizon."""
+    """Rows of a batch end where they end alone; racing changes neither the best median nor counts before its end."""
     problem = build({"kind": "log_cosh", "layers": [[4, 4]]})
     seeds, exponents = [1, 2, 3, 4, 5], [-2.0, -0.5, 0.0, 0.5, 3.0]
     x0, settings = mezo_grid(problem, seeds, exponents)
@@ -283,9 +283,9 @@ def test_bad_arguments_say_what_is_wrong():
 @pytest.mark.parametrize("start", ["coordinate", "layer"])
 @pytest.mark.parametrize("kind", ["log_cosh", "softplus", "quartic"])
 def test_theorem_update_keeps_a_proved_bound(kind, start):
-    r"""T <= max_i {32 √d_i G_i / (mu_i R_i²) + 16 √d_i + ln⁺(mu_i R_i² / (16 d_i ε_i)) / ln(4/3)} + 3 for separable losses.
+    r"""T <= max_i {32 √d_i G_i / (mu_i R_i²) + 16 √d_i + ln⁺(mu_i R_i² / (16 d_i ε_i)) / ln(4/3)} + 3.
 
-    The repaired theorem (the printed one is wrong in its constants and units); ε shared evenly.
+    For separable losses: the repaired theorem (the printed one is wrong in its constants and units); ε shared evenly.
     """
     problem = build({"kind": kind, "layers": [[2, 4], [1, 9]], "spectrum": {"levels": [1.0, 3.0]}})
     x0 = starts(problem, start, 1.5, [1])

@@ -1,0 +1,126 @@
+"""``helene scaling`` from the outside: resumes after SIGKILL, repeats nothing, answers the same, explains bad input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from helene.lab import canonical
+from helene.lab.store import Store
+
+TINY = """
+title = "tiny"
+[[block]]
+family = "quadratic"
+problem = { kind = "quadratic", spectrum = { levels = [1.0, 2.0] } }
+n = [1, 2, 4]
+w = [4, 8, 16]
+max_d = 32
+starts = [{ kind = "coordinate", size = 1.0 }]
+methods = ["helene", "mezo", "per_layer"]
+"""
+
+
+def command(preset, out, *more):
+    words = [sys.executable, "-m", "helene.cli", "scaling", "--preset", str(preset), "--out", str(out), "--jobs", "1"]
+    return [*words, *more]
+
+
+def environment():
+    return {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+def comparable(out):
+    summary = canonical.loads((out / "scaling" / "summary.json").read_text())
+    summary.pop("provenance")
+    return canonical.dumps(canonical.without_seconds(summary))
+
+
+def records(out):
+    with Store(out / "scaling" / "records.sqlite", read_only=True) as store:
+        return {r.key: r for r in store.records("scaling")}
+
+
+def test_killed_at_any_moment_it_goes_on_and_ends_the_same(tmp_path, tiny):
+    """SIGKILL after 1, 10 and 20 finished cells: the same bytes in the end but for provenance and seconds."""
+    whole = subprocess.run(command(tiny, tmp_path / "whole"), capture_output=True, text=True, env=environment())
+    assert whole.returncode in (0, 1), whole.stderr
+    assert "HELENE's step count" in whole.stdout
+    out = tmp_path / "killed"
+    path, kept = out / "scaling" / "records.sqlite", {}
+    for least in (1, 10, 20):
+        process = subprocess.Popen(
+            command(tiny, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment()
+        )
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            if path.exists() and path.stat().st_size and len(done := _records_or_nothing(out)) >= least:
+                assert kept.items() <= {k: r.result["run_seconds"] for k, r in done.items()}.items()
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kept = {key: record.result["run_seconds"] for key, record in _records_or_nothing(out).items()}
+        assert len(kept) >= least
+    last = subprocess.run(command(tiny, out), capture_output=True, text=True, env=environment())
+    assert last.returncode == whole.returncode, last.stderr
+    assert comparable(out) == comparable(tmp_path / "whole")
+    again = {key: record.result["run_seconds"] for key, record in records(out).items()}
+    assert kept.items() <= again.items(), "a finished cell was run again"
+    assert {k: r.comparable() for k, r in records(out).items()} == {
+        k: r.comparable() for k, r in records(tmp_path / "whole").items()
+    }
+
+
+def _records_or_nothing(out):
+    try:
+        return records(out)
+    except Exception:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--preset", "huge"], "preset must be one of quick, standard"),
+        (["--preset", "nowhere.toml"], "cannot read the preset"),
+        (["--preset", "quick", "--jobs", "0"], "--jobs must be at least 1"),
+        (["--preset", "quick", "--out", "/proc/nothing"], "choose a folder that you may write to"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(words, said, capsys):
+    from helene.cli import main
+
+    assert main(["scaling", *words]) == 2
+    err = capsys.readouterr().err.strip()
+    assert said in err
+    assert "\n" not in err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"helene", "mezo"', '"newton", "mezo"', "method must be one of"),
+        ('title = "tiny"', "", "lacks an entry"),
+        ("starts = ", "begins = ", "lacks an entry"),
+    ],
+)
+def test_a_broken_preset_is_explained(tiny, tmp_path, capsys, old, new, said):
+    from helene.cli import main
+
+    assert old in TINY
+    tiny.write_text(TINY.replace(old, new))
+    assert main(["scaling", "--preset", str(tiny), "--out", str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err

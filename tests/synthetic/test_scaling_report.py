@@ -1,0 +1,232 @@
+"""The report: its answer follows from the records, its files have their forms, and it flags itself."""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from markupsafe import escape
+
+from helene.lab import canonical
+from helene.lab.records import Record
+from synthetic.analysis import analyse
+from synthetic.answers import answer, control_sentence
+from synthetic.design import Design, load
+from synthetic.export import CSV_COLUMNS
+from synthetic.report import write_report
+from synthetic.results import collect
+from tests.synthetic.scaling_cases import CONTROL_LAWS, follows_d, follows_max_d, made_up
+
+FACTS = {"commit": None, "dirty": None, "versions": {}, "command": "helene scaling"}
+QUICK = load("quick", "noise")
+WHOLE = load("standard", "noise")
+STANDARD = Design(
+    "standard",
+    WHOLE.title,
+    tuple(c for c in WHOLE.cells if c.family in ("quadratic", "digits") and c.config["start"]["kind"] == "coordinate"),
+)  # what shows every kind of row, in a third of the time
+
+
+def analysed(design, laws, **options):
+    return analyse(collect(design, made_up(design, laws, **options)))
+
+
+def helene(rows):
+    return next(a for a in rows if a.series.method == "helene")
+
+
+def test_three_sets_of_records_give_three_answers():
+    """Under the name HELENE: counts that follow max d_i, counts that follow d, and counts that do not tell."""
+    rng = np.random.default_rng(1)
+    noise = {(n, w): 8.0 ** rng.uniform(-1, 1) for n in (1, 2, 4, 8, 16, 32) for w in (4, 8, 16, 32, 64, 128)}
+    cases = {
+        "max_d": follows_max_d,
+        "d": follows_d,
+        "unknown": lambda n, w: 6.0 * w * n**0.5 * noise[n, w],
+    }
+    said, verdicts = {}, {}
+    for name, law in cases.items():
+        rows = analysed(QUICK, {**CONTROL_LAWS, "helene": law}, scatter=0.02 if name != "unknown" else 2.5)
+        if name == "unknown":  # the controls must stay sharp while HELENE's own seeds scatter
+            sharp = analysed(QUICK, {**CONTROL_LAWS, "helene": law})
+            rows = [next(b for b in sharp if b.series.name == a.series.name) if a.control else a for a in rows]
+            rows = analyse([a.series for a in rows])
+        said[name], verdicts[name] = answer(rows), helene(rows).verdict
+        assert helene(rows).follows == name
+    assert verdicts == {"max_d": "consistent", "d": "not_consistent", "unknown": "not_resolved"}
+    assert "follows max_i d_i, not d" in said["max_d"]
+    assert "unexplained" in said["max_d"]
+    assert "follows d, not max_i d_i" in said["d"]
+    assert "cannot tell" in said["unknown"]
+
+
+def test_an_exponent_in_between_grows_with_d():
+    rows = analysed(QUICK, {**CONTROL_LAWS, "helene": lambda n, w: 6.0 * w * n**0.5 + 12})
+    assert helene(rows).follows == "between"
+    assert helene(rows).verdict == "not_consistent"
+
+
+def test_no_dependence_at_all_is_said():
+    rows = analysed(QUICK, {**CONTROL_LAWS, "helene": lambda n, w: 40.0})
+    assert helene(rows).follows == "neither"
+    assert "depends neither on max_i d_i nor on d" in answer(rows)
+
+
+@pytest.mark.parametrize("control", ["mezo", "per_layer"])
+def test_a_control_that_is_off_breaks_the_instrument(control):
+    """Measured and predicted exponents 0.2 apart: nothing is concluded, whatever HELENE's records look like."""
+    off = {control: lambda n, w: CONTROL_LAWS[control](n, w) * n**0.2}
+    rows = analysed(QUICK, {**CONTROL_LAWS, "helene": follows_max_d}, predicted=off)
+    assert {a.verdict for a in rows} == {"broken_instrument"}
+    assert answer(rows).startswith("No answer on HELENE")
+    assert "1 of 2 controls" in control_sentence(a.control for a in rows if a.control)
+
+
+def test_a_small_departure_does_not():
+    off = {"mezo": lambda n, w: follows_d(n, w) * n**0.03}
+    assert "broken_instrument" not in {a.verdict for a in analysed(QUICK, CONTROL_LAWS, predicted=off)}
+
+
+def test_missing_controls_break_the_instrument():
+    rows = analyse([s for s in collect(QUICK, made_up(QUICK, CONTROL_LAWS)) if s.method != "per_layer"])
+    assert {a.verdict for a in rows} == {"broken_instrument"}
+
+
+def test_ratio_to_mezo_has_an_interval_that_covers():
+    rows = analysed(QUICK, {**CONTROL_LAWS, "helene": lambda n, w: 0.7 * follows_d(n, w)})
+    value, low, high = helene(rows).ratio
+    assert low <= 0.7 <= high
+    assert low < value < high
+    assert high - low < 0.05
+
+
+def test_censored_cells_enter_as_at_least_their_cap():
+    """Cells that miss pull the exponent towards the truth, not towards the cap, and are counted."""
+    records = made_up(QUICK, {**CONTROL_LAWS, "helene": follows_d})
+    for record in records:
+        config, test = record.config, record.result.get("test")
+        if config.get("method") == "helene" and record.result["problem"]["d"] >= 256:
+            test.update(steps=[float("inf")] * len(test["steps"]), status="o" * len(test["steps"]), budget=1200)
+            record.result["status"] = "out_of_budget"
+    rows = analyse(collect(QUICK, records))
+    law = helene(rows).fits["all"].law
+    assert law.num_censored == 9
+    assert law.exponents["d"] > 0.8
+
+
+@pytest.fixture(scope="module")
+def standard_rows():
+    return analysed(STANDARD, {**CONTROL_LAWS, "theorem": follows_max_d})
+
+
+def test_borrowed_starts_are_shown_as_such(standard_rows):
+    rows = standard_rows
+    quadratic = {(a.series.start, a.series.method, a.series.variant): a for a in rows if a.series.family == "quadratic"}
+    assert "same path at every scale" in quadratic["layer", "helene", ""].series.borrowed
+    assert not quadratic["coordinate", "helene", ""].series.borrowed
+    assert not quadratic["coordinate", "theorem", "R = 1"].series.borrowed
+
+
+def test_layers_that_interact_are_outside_the_theorem(standard_rows):
+    verdicts = {(a.series.family, a.verdict) for a in standard_rows if a.series.method == "theorem"}
+    assert ("digits", "outside_hypotheses") in verdicts
+    assert ("quadratic", "consistent") in verdicts
+
+
+FIT = {"alpha": (list, None), "beta": (list, None), "reason": str, "cells": int, "censored": int, "fixed_d": bool,
+       "residual_sd": (float, None), "local_slope_differences": dict}  # fmt: skip
+SCHEMA = {
+    "schema": str, "title": str, "answer": str, "command": str, "preset": str, "failed": list, "provenance": dict,
+    "run_seconds": float,
+    "series": [{
+        "name": str, "family": str, "start": str, "method": str, "variant": str, "borrowed": str, "unsupported": [str],
+        "follows": str, "verdict": str, "verdict_subset": str, "fits": {"all": FIT, "d >= 64": FIT, "w >= 16": FIT},
+        "explanations": [{"name": str, "error": float, "excess": float, "excess_se": float, "num_params": int}],
+        "steps_against_mezo": (list, None),
+        "tuning": {"step_size_range": (list, None), "step_size_median": (float, None), "chosen": dict, "at_edge": [str],
+                   "censored": [str], "trials": int, "diverged_share": (float, None), "stalled_share": (float, None),
+                   "useful_width": (float, None)},
+        "cells": [{"key": str, "n": int, "max_d": int, "d": int, "trace_over_mu": float, "status": str,
+                   "steps_median": float, "steps": list, "cap": float, "forwards_per_step": (float, None), "best": dict,
+                   "edge": bool, "predicted": (float, None), "theory": str}],
+    }],
+    "controls": [{"kind": str, "series": str, "passed": bool, "measured": FIT, "predicted_alpha": (float, None),
+                  "predicted_beta": (float, None), "largest_error": float, "theory": [str]}],
+}  # fmt: skip
+
+
+def check(value, schema, where="summary"):
+    """Every entry named by the schema is there with its kind, and no other."""
+    if isinstance(schema, dict):
+        assert isinstance(value, dict), where
+        assert set(value) == set(schema), f"{where}: {set(value) ^ set(schema)}"
+        for name in schema:
+            check(value[name], schema[name], f"{where}.{name}")
+    elif isinstance(schema, list):
+        assert isinstance(value, list), where
+        for i, item in enumerate(value):
+            check(item, schema[0], f"{where}[{i}]")
+    elif isinstance(schema, tuple):
+        assert value is None or isinstance(value, schema[0]), f"{where}: {value!r}"
+    else:
+        kinds = (int, float) if schema is float else schema
+        assert isinstance(value, kinds), f"{where}: {value!r} is no {schema.__name__}"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    out = tmp_path_factory.mktemp("reports")
+    records = made_up(STANDARD, {**CONTROL_LAWS, "theorem": follows_max_d})
+    broken = Record.of("scaling", records[5].config, {"status": "error", "message": "ValueError: no luck"})
+    records[5] = broken
+    said, sound = write_report(out, STANDARD, records, "helene scaling --preset standard --out reports", FACTS)
+    return out, said, sound
+
+
+def test_summary_has_its_schema(written):
+    out, said, sound = written
+    summary = canonical.loads((out / "scaling" / "summary.json").read_text())
+    check(summary, SCHEMA)
+    assert summary["answer"] == said
+    assert not sound, "a failed cell must show in the exit code"
+    assert summary["failed"][0]["message"] == "ValueError: no luck"
+    verdicts = {s["verdict"] for s in summary["series"]}
+    assert verdicts <= {"consistent", "not_consistent", "not_resolved", "outside_hypotheses", "broken_instrument"}
+
+
+def test_exponents_are_a_table(written):
+    rows = list(csv.DictReader((written[0] / "scaling" / "exponents.csv").read_text().splitlines()))
+    assert tuple(rows[0]) == CSV_COLUMNS
+    assert {r["subset"] for r in rows} == {"all", "d >= 64", "w >= 16"}
+    row = next(r for r in rows if (r["family"], r["method"], r["subset"]) == ("quadratic", "mezo", "all"))
+    assert float(row["beta_low"]) <= float(row["beta"]) <= float(row["beta_high"])
+
+
+def test_page_is_one_file_that_needs_no_network(written):
+    page = (written[0] / "scaling" / "index.html").read_text()
+    assert len(page) < 3 * 2**20
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page)
+    assert "<script" not in page
+    assert str(escape(written[1])) in page
+    addresses = re.findall(r'\bid="([^"]+)"', page)
+    assert len(addresses) == len(set(addresses))
+    links = re.findall(r'href="#([^"]+)"', page)
+    assert links
+    assert set(links) <= set(addresses)
+    assert str(escape(written[1])) in (written[0] / "index.html").read_text()
+    figures = {p.suffix for p in (written[0] / "scaling" / "figures").iterdir()}
+    assert figures == {".svg", ".png"}
+
+
+def test_drawing_never_imports_torch():
+    code = "import sys, synthetic.report; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_measuring_never_imports_matplotlib():
+    code = "import sys, synthetic.run, synthetic.cli; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
