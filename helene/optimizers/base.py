@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
@@ -11,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from helene import kernels, noise, precision
-from helene.optimizers import checks
+from helene.optimizers import checks, identity
 from helene.optimizers import state as storage
+from helene.optimizers.rounding import RoundingWatch
 from helene.optimizers.statistics import Statistics
 from helene.probe import CHUNK, Closure, Target, chunks, compute_dtype
 
@@ -137,9 +137,10 @@ class Base(torch.optim.Optimizer):
         trained = [id(p) for group in self.param_groups for p in group["params"] if p.requires_grad]
         if trained != [id(target.tensor) for target in self._targets]:
             self._prepare()
+        named = [(target.tensor, target.name) for target in self._targets]
         if self._claim is None:
-            self._claim = checks.Claim(type(self).__name__, [(t.tensor, t.name) for t in self._targets])
-        self._claim.check()
+            self._claim = checks.Claim(type(self).__name__, named)
+        self._claim.check(named)
         step = self.param_groups[0]["step"] + 1
         if self._schedule:
             for group in self.param_groups:
@@ -154,23 +155,17 @@ class Base(torch.optim.Optimizer):
         self._statistics.add(self._coefficients(scalars))
         gradient = self._gradient(step, scalars)
         self._before_update(step, gradient)
-        watch = _RoundingWatch() if not self._warned and step & (step - 1) == 0 else None
+        watch = RoundingWatch() if not self._warned and step & (step - 1) == 0 else None
         if kernels.can_apply(self):
             self._sample_rounding(watch, gradient)
             kernels.apply(self, step, scalars)
         else:
             self._apply_by_chunks(watch, gradient)
-        if watch is not None and (share := watch.share_lost()) > 0.5:
-            self._warned = True
-            warnings.warn(
-                f"step {step} lost {share:.0%} of the updates of 16-bit weights to rounding: they are below half a "
-                "unit in the last place; rounding='stochastic' keeps them in the mean, float32 weights keep them",
-                stacklevel=4,
-            )
+        self._warned = self._warned or (watch is not None and watch.warn(step, stacklevel=5))
         if self.trajectory is not None:
             self.trajectory.append(self, step, scalars)
 
-    def _apply_by_chunks(self, watch: _RoundingWatch | None, gradient: Chunk) -> None:
+    def _apply_by_chunks(self, watch: RoundingWatch | None, gradient: Chunk) -> None:
         for index, (target, group) in enumerate(zip(self._targets, self._groups, strict=True)):
             p = target.tensor
             theta, wide = p.detach().reshape(-1), compute_dtype(p.dtype)
@@ -194,7 +189,7 @@ class Base(torch.optim.Optimizer):
             if not p.is_contiguous():
                 p.copy_(theta.view(p.shape))
 
-    def _sample_rounding(self, watch: _RoundingWatch | None, gradient: Chunk) -> None:
+    def _sample_rounding(self, watch: RoundingWatch | None, gradient: Chunk) -> None:
         """Show the watch what the update of each parameter's first elements loses, moving nothing."""
         if watch is None:
             return
@@ -298,28 +293,11 @@ class Base(torch.optim.Optimizer):
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint or a trajectory must have in common with the optimizer that takes it."""
-        layout = [[t.id, list(t.tensor.shape), str(t.tensor.dtype)] for t in self._targets]
-        return {
-            "method": type(self).__name__,
-            "noise": noise.NOISE_VERSION,
-            "state": list(self._STATE),
-            "parameters": layout,
-        }
+        return identity.describe(type(self).__name__, self._STATE, self._targets)
 
     def check_identity(self, other: Mapping[str, Any], what: str) -> None:
-        """Raise ValueError if it was made by another method, noise or set of parameters."""
-        mine = self.identity()
-        for key in ("method", "noise", "state"):
-            if other.get(key) != mine[key]:
-                raise ValueError(f"the {what} is of {key} {other.get(key)!r}, this optimizer of {mine[key]!r}")
-        theirs = [list(entry) for entry in other["parameters"]]
-        if theirs != mine["parameters"]:
-            differ = [i for i, (a, b) in enumerate(zip(theirs, mine["parameters"], strict=False)) if a != b]
-            where = f"they differ first at {self._targets[differ[0]].name}" if differ else "their number differs"
-            raise ValueError(
-                f"the {what} belongs to {len(theirs)} other parameters than these {len(self._targets)} (ids, shapes, "
-                f"dtypes): {where}; make the model, its dtype and the names the same"
-            )
+        """Raise ValueError if it was made by another method, noise version or set of parameters."""
+        identity.compare(self.identity(), other, [target.name for target in self._targets], what)
 
     def state_dict(self) -> dict[str, Any]:
         """As `torch.optim.Optimizer.state_dict`, with the `identity` of what it belongs to."""
@@ -351,19 +329,3 @@ class Base(torch.optim.Optimizer):
         if "_model" in state:
             self.trajectory = self.last_loss = None
             self._prepare()
-
-
-class _RoundingWatch:
-    """Counts the 16-bit weights that a nonzero update did not move."""
-
-    def __init__(self) -> None:
-        self.lost: Any = 0
-        self.updated: Any = 0
-
-    def note(self, old: Tensor, new: Tensor, rounded: Tensor) -> None:
-        wanted = new != old
-        self.updated = self.updated + wanted.sum()
-        self.lost = self.lost + (wanted & (rounded == old)).sum()
-
-    def share_lost(self) -> float:
-        return float(self.lost) / max(1.0, float(self.updated))

@@ -58,19 +58,19 @@ def parameter(p: Tensor, name: str) -> None:
 
 
 class Claim:
-    """An optimizer's claim to be the one that steps its parameters; made by its first step."""
+    """An optimizer's claim to be the one that steps its parameters; made by its first step. It keeps none alive."""
 
     _owners = WeakIdKeyDictionary()  # parameter -> the claim made last
     _made = 0
 
     def __init__(self, method: str, named: Sequence[tuple[Tensor, str]]) -> None:
-        self.method, self.named = method, list(named)
-        for p, _ in self.named:
+        self.method = method
+        for p, _ in named:
             Claim._owners[p] = self
         Claim._made += 1
         self.checked = Claim._made
 
-    def check(self) -> None:
+    def check(self, named: Sequence[tuple[Tensor, str]]) -> None:
         """Raise ValueError if another optimizer has stepped one of the parameters since.
 
         Two in turn would each undo what the other's state assumes, and use the same directions. One after the other is
@@ -78,7 +78,7 @@ class Claim:
         """
         if self.checked == Claim._made:
             return
-        for p, name in self.named:
+        for p, name in named:
             other = Claim._owners[p]
             if other is not self:
                 raise ValueError(

@@ -49,7 +49,13 @@ class Curved(Base):
         "bias_correction": False,
         "first_estimate": 1,
     }
-    _SHARED: ClassVar[tuple[str, ...]] = (*ZerothOrder._SHARED, CURVATURE, "interval", "first_estimate")
+    _SHARED: ClassVar[tuple[str, ...]] = (
+        *ZerothOrder._SHARED,
+        CURVATURE,
+        "batch_size",
+        "interval",
+        "first_estimate",
+    )
     _sample: _Sample | None = None
     _curvature_closure: Closure | None = None
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -108,6 +111,17 @@ def test_two_optimizers_on_one_parameter():
     assert resumed.param_groups[0]["step"] == 2
     with pytest.raises(ValueError, match="appear in more than one parameter group"):
         helene.MeZO([{"params": [p]}, {"params": [p]}])
+
+
+def test_optimizers_keep_no_dropped_parameter_alive():
+    def train():
+        p = one()
+        helene.MeZO([p], 0.1).step(lambda: p.sum())
+        return weakref.ref(p)
+
+    reference = train()
+    gc.collect()
+    assert reference() is None
 
 
 def test_state_dicts_of_others():

@@ -86,8 +86,9 @@ def test_lost_updates_warn_once_with_figure_and_way_out():
     p = nn.Parameter(torch.ones(100, dtype=torch.bfloat16))
     q = nn.Parameter(torch.zeros(20, dtype=torch.bfloat16))  # near 0 nothing is lost
     optimizer = helene.MeZO([p, q], 1e-6)
-    with pytest.warns(UserWarning, match=r"step 1 lost 83% .*rounding='stochastic' keeps"):
+    with pytest.warns(UserWarning, match=r"step 1 lost 83% .*rounding='stochastic' keeps") as caught:
         optimizer.step(lambda: p.float().sum() + q.float().sum())
+    assert caught[0].filename == __file__
     for _ in range(8):
         optimizer.step(lambda: p.float().sum() + q.float().sum())  # warnings are errors here
     for quiet in ({"lr": 0.0}, {"lr": 10.0}, {"lr": 1e-6, "rounding": "stochastic"}):
