@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helene.engine.plan import Plan, Unit
-from helene.kernels.tiles import Piece, Tiles
+from helene.kernels.tiles import TILE, Piece, Tiles
 from helene.probe import Direction, Target, write_perturbed
 
 
@@ -23,6 +23,8 @@ class Copies:
         control: int64 on the device: seed, step, draw.
         values: float32 on the device, the first is eps.
         key: Gives the direction and eps of the current step, for the path without kernels.
+        tile: Elements that a program of the kernel writes.
+        num_warps: Warps of a program.
     """
 
     def __init__(
@@ -34,9 +36,11 @@ class Copies:
         control: Tensor,
         values: Tensor,
         key: Callable[[], tuple[Direction, float]],
+        tile: int = TILE,
+        num_warps: int = 4,
     ) -> None:
         self.targets, self.plan, self.fused, self.control, self.values = targets, plan, fused, control, values
-        self.key = key
+        self.key, self.tile, self.num_warps = key, tile, num_warps
         device = targets[0].tensor.device
         if ring is None or ring.numel() < plan.ring_bytes:
             ring = torch.empty(plan.ring_bytes, dtype=torch.uint8, device=device)
@@ -69,11 +73,14 @@ class Copies:
         if self.plan.resident is not None:
             self._write(self.plan.resident, self._resident, self._resident_tiles, self._store, 0, (1, -1))
 
-    def write(self, unit: int, signs: tuple[int, ...]) -> None:
-        """Write a unit's copies; both signs in one pass where both are asked for."""
-        it = self.plan.units[unit]
-        tiles = self._tiles[unit] if self.fused else []
-        self._write(it, self._views[unit], tiles, self.ring, it.start, signs)
+    def write(self, unit: int, signs: tuple[int, ...], first: int = 0, count: int | None = None) -> None:
+        """Write a unit's copies, or some tiles of them; both signs in one pass where both are asked for."""
+        it, tiles = self.plan.units[unit], self._tiles[unit] if self.fused else []
+        self._write(it, self._views[unit], tiles, self.ring, it.start, signs, first, count)
+
+    def num_tiles(self, unit: int) -> int:
+        """In how many pieces a unit's copies can be written; 1 without the kernels."""
+        return sum(table.num_tiles for table in self._tiles[unit]) if self.fused else 1
 
     def rows(self, sign: int, index: int, ids: Tensor) -> Tensor:
         """Rows of a perturbed matrix."""
@@ -89,6 +96,8 @@ class Copies:
         buffer: Tensor,
         start: int,
         signs: tuple[int, ...],
+        first: int = 0,
+        count: int | None = None,
     ) -> None:
         if not self.fused:
             direction, eps = self.key()
@@ -99,12 +108,26 @@ class Copies:
         from helene.kernels import launch
 
         minus = start + unit.size if unit.together else start
+        last = sum(table.num_tiles for table in tiles) if count is None else first + count
         for table in tiles:
+            low, high = max(first, 0), min(last, table.num_tiles)
+            first, last = first - table.num_tiles, last - table.num_tiles
+            if low >= high:
+                continue
             regions = {
-                sign: buffer[first : first + unit.size].view(table.base.dtype) if sign in signs else None
-                for sign, first in ((1, start), (-1, minus))
+                sign: buffer[at : at + unit.size].view(table.base.dtype) if sign in signs else None
+                for sign, at in ((1, start), (-1, minus))
             }
-            launch.perturb(table, regions[1], regions[-1], self.control, self.values)
+            launch.perturb(
+                table,
+                regions[1],
+                regions[-1],
+                self.control,
+                self.values,
+                first_tile=low,
+                num_tiles=high - low,
+                num_warps=self.num_warps,
+            )
 
     def _views_of(self, unit: Unit, buffer: Tensor, start: int, together: bool) -> dict[int, dict[int, Tensor]]:
         found: dict[int, dict[int, Tensor]] = {1: {}, -1: {}}
@@ -121,4 +144,4 @@ class Copies:
             theta = self.targets[index].tensor.detach()
             piece = Piece(theta, self.targets[index].id, offset // theta.element_size())
             pieces.setdefault(theta.dtype, []).append(piece)
-        return [Tiles(same) for same in pieces.values()]
+        return [Tiles(same, self.tile) for same in pieces.values()]

@@ -19,6 +19,7 @@ from helene.engine.plan import UNIT_BYTES
 from helene.engine.shape import Setting, Shape, scalar
 from helene.kernels import backend
 from helene.kernels.methods import NUM_HYPERS, Method, method_of
+from helene.kernels.tiles import TILE
 from helene.optimizers.curved import Curved
 from helene.optimizers.zeroth import ZerothOrder
 from helene.probe import Direction, _is_compiled, scalar_loss
@@ -50,6 +51,8 @@ class Engine:
         capture: Whether to use CUDA graphs.
         concurrent: Whether the two forwards may share the GPU at one time: faster where a batch does not fill it. Their
             activations are then held at the same time, but for what follows a layer too large for the ring.
+        paced: Whether copies are written beside work other than matrix products, instead of as early as possible.
+        copy_kernel: Elements and warps of a program that writes copies; for tuning.
         scratch_bytes: Size of the ring, by default a few of the largest layers.
         unit_bytes: Bound on how much is copied by one launch, unless a single module has more.
         buckets: Lengths to pad batches to, so that few shapes occur; without them each shape is captured.
@@ -72,6 +75,8 @@ class Engine:
         *,
         capture: bool = True,
         concurrent: bool = True,
+        paced: bool = True,
+        copy_kernel: tuple[int, int] = (TILE, 4),
         scratch_bytes: int | None = None,
         unit_bytes: int = UNIT_BYTES,
         buckets: Sequence[int] | None = None,
@@ -90,7 +95,7 @@ class Engine:
                 raise ValueError(f"{name} must be 1 or above, got {value!r}")
         self.model, self.optimizer, self.loss = model, optimizer, loss or _default_loss
         self._plan_options = {"unit_bytes": unit_bytes, "ring_bytes": scratch_bytes}
-        self._may_capture = capture
+        self._may_capture, self._paced, self._copy_kernel = capture, paced, copy_kernel
         self._buckets, self._padding, self._side = (
             sorted(buckets or ()),
             {**batches.PADDING, **(padding or {})},
@@ -206,6 +211,8 @@ class Engine:
             self._streams,
             self._workers,
             self._plan_options,
+            self._paced,
+            self._copy_kernel,
         )
         if self._plain_reason:
             self._tell(f"steps are made by optimizer.step: {self._plain_reason}")

@@ -35,6 +35,8 @@ class Setting:
         control: Key and hyper-parameters of the current step.
         streams: Where the work goes.
         plan_options: ``unit_bytes`` and ``ring_bytes`` of `make_plan`.
+        paced: See `helene.engine.pair.CopyQueue`.
+        copy_kernel: Elements and warps of a program that writes copies.
         direction: Key of the current step.
         eps: Radius of the current step.
     """
@@ -49,9 +51,12 @@ class Setting:
         streams: Streams,
         workers: tuple[Worker, Worker],
         plan_options: dict[str, Any],
+        paced: bool,
+        copy_kernel: tuple[int, int],
     ) -> None:
         self.model, self.loss, self.targets, self.fused, self.control = model, loss, targets, fused, control
         self.streams, self.workers, self.plan_options = streams, workers, plan_options
+        self.paced, self.copy_kernel = paced, copy_kernel
         self.device = targets[0].tensor.device
         self.ring: Tensor | None = None
         self.pool: Any = None
@@ -100,7 +105,7 @@ class Shape:
     def _attempt(self) -> tuple[Any, Any] | None:
         """Both losses, or None if the plan was found wrong; it has then been dropped."""
         setting = self.setting
-        pair = Pair(setting.targets, self._ready(), setting.workers, setting.streams)
+        pair = Pair(setting.targets, self._ready(), setting.workers, setting.streams, setting.paced)
         try:
             plus, minus, unperturbed = pair(self._run, watched=True)
         except Changed:
@@ -184,6 +189,7 @@ class Shape:
                 setting.control.control,
                 setting.control.values,
                 lambda: (setting.direction, setting.eps),
+                *setting.copy_kernel,
             )
             setting.ring = self._copies.ring
         return self._copies

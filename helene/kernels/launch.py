@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 import triton
 from torch import Tensor
@@ -13,7 +15,7 @@ from helene.kernels import update as updates
 from helene.kernels.tiles import MASK, NUM_FIELDS, TILE, Tiles
 
 ROUNDS = noise.ROUNDS
-FAST = False  # see helene.kernels.philox
+FAST = os.environ.get("TRITON_INTERPRET") != "1"  # the hardware's cosine: within 4e-6 · max(1, |z|), and update-bound
 _BLOCKS = TILE // 4
 
 
@@ -91,7 +93,7 @@ def perturb(
         minus is not None,
         tiles.aligned and sink.data_ptr() % 16 == 0,
         tiles.quads,
-        TILE,
+        tiles.tile,
         rounds,
         fast,
         num_warps=num_warps,
@@ -132,7 +134,7 @@ def update(
     stochastic: bool,
     rounds: int = ROUNDS,
     fast: bool = FAST,
-    num_warps: int = updates.NUM_WARPS,
+    num_warps: int | None = None,
 ) -> None:
     """One step of a method for all parameters of a table, in place.
 
@@ -153,6 +155,7 @@ def update(
     for stored, scales in (tiles.state[i : i + 2] for i in range(0, len(tiles.state), 2)):
         kinds.append(methods.kind_of(stored))
         tensors += [stored, scales]
+    num_warps = num_warps or (updates.NUM_WARPS if kinds else kernels.NUM_WARPS)
     while len(kinds) < 2:
         kinds.append(methods.NONE)
         tensors += [values, values]
@@ -171,7 +174,7 @@ def update(
         stochastic and tiles.base.dtype != torch.float32,
         tiles.aligned,
         tiles.quads,
-        TILE,
+        tiles.tile,
         rounds,
         fast,
         noise.ROUNDING_DRAW,

@@ -47,7 +47,7 @@ def radius(word):
 @triton.jit
 def wave(word, FAST: tl.constexpr):
     """Cosine and sine of 2π (word >> 8) / 2^24."""
-    angle = (word >> 8).to(tl.float32) * 3.7450703180867955e-07
+    angle = (word >> 8).to(tl.float32) * 3.7450703871400037e-07
     if FAST:
         cos = tl.inline_asm_elementwise("cos.approx.ftz.f32 $0, $1;", "=f,f", [angle], tl.float32, True, 1)
         sin = tl.inline_asm_elementwise("sin.approx.ftz.f32 $0, $1;", "=f,f", [angle], tl.float32, True, 1)

@@ -39,12 +39,13 @@ class Tiles:
 
     Args:
         pieces: The parameters, all of one dtype and device, contiguous.
+        tile: Elements a program, a multiple of `helene.precision.BLOCK`.
 
     Raises:
         ValueError: If there is none, dtypes or devices differ, or one is not contiguous.
     """
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[Piece], tile: int = TILE) -> None:
         if not pieces:
             raise ValueError("a launch needs at least one parameter, got none")
         kinds = {(piece.theta.dtype, piece.theta.device) for piece in pieces}
@@ -53,12 +54,12 @@ class Tiles:
         if not all(piece.theta.is_contiguous() for piece in pieces):
             raise ValueError("parameters in a launch must be contiguous; use the path without kernels for the others")
         self.pieces = [piece for piece in pieces if piece.theta.numel()]
-        device = pieces[0].theta.device
+        device, self.tile = pieces[0].theta.device, tile
         self.base = _lowest([piece.theta for piece in self.pieces] or [pieces[0].theta])
         self.state = [_lowest(list(column)) for column in zip(*(p.state for p in self.pieces), strict=True)]
         rows, owners, first = [], [], 0
         for index, piece in enumerate(self.pieces):
-            count = -(-piece.theta.numel() // TILE)
+            count = -(-piece.theta.numel() // tile)
             state = [_distance(tensor, base) for tensor, base in zip(piece.state, self.state, strict=True)]
             rows.append(
                 [

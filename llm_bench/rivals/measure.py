@@ -38,6 +38,20 @@ LR, EPS = 1e-7, 1e-3
 HELENE: dict[str, Any] = {"anneal_horizon": 10_000, "batch_size": 16, "interval": 10}
 
 
+EXPLORED: dict[str, dict[str, Any]] = {
+    "turns paced": {"concurrent": False},
+    "both paced": {"concurrent": True},
+    "turns early": {"concurrent": False, "paced": False},
+    "both early": {"concurrent": True, "paced": False},
+    "turns early 16384/32": {"concurrent": False, "paced": False, "copy_kernel": (16384, 32)},
+    "both early 16384/32": {"concurrent": True, "paced": False, "copy_kernel": (16384, 32)},
+    "turns early 8192/16": {"concurrent": False, "paced": False, "copy_kernel": (8192, 16)},
+    "both early 8192/32": {"concurrent": True, "paced": False, "copy_kernel": (8192, 32)},
+    "turns paced 1024/4": {"concurrent": False, "copy_kernel": (1024, 4)},
+    "turns paced 16384/32": {"concurrent": False, "copy_kernel": (16384, 32)},
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -142,28 +156,19 @@ def table(recorder: Recorder, rows: int, length: int, arguments: argparse.Namesp
 def explore(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
     """MeZO with other sizes of unit and ring, and with the forwards in turns, each beside two forwards."""
     batch, base = random_batch(rows, length), build(arguments.model)
-    forwards = Contestant(CapturedForwards(lambda: language_loss(base, batch)))
-    for unit, ring, concurrent in (
-        (36, None, True), (36, None, False), (18, None, True), (72, 410, True), (105, 410, True), (105, 410, False),
-        (36, 410, True), (105, 820, True),
-    ):  # fmt: skip
+    forwards = Contestant(CapturedForwards(lambda: language_loss(base, batch)), 4)
+    for name, options in EXPLORED.items():
         model = copy.deepcopy(base)
         optimizer = MeZO(model.named_parameters(), lr=LR, eps=EPS, model=model)
-        size = None if ring is None else ring << 20
-        options: dict[str, Any] = {"unit_bytes": unit << 20, "scratch_bytes": size, "concurrent": concurrent}
         engine = Engine(model, optimizer, language_loss, **options)
-        step = Contestant(partial(engine.step, batch))
+        step = Contestant(partial(engine.step, batch), 4)
         results = time_in_turns({"two forwards": forwards, "MeZO": step}, 7)
         ratio = results["MeZO"]["median_seconds"] / results["two forwards"]["median_seconds"]
-        config = {
-            "part": "explore",
-            "rows": rows,
-            "length": length,
-            "unit": unit,
-            "ring": ring,
-            "concurrent": concurrent,
-        }
-        recorder.put(config, {**results["MeZO"], "ratio": ratio, "scratch_bytes": engine.scratch_bytes})
+        accounted = profile.account(profile.profile(partial(engine.step, batch), 4), 4)
+        config = {"part": "explore", "rows": rows, "length": length, "options": name}
+        more = {"ratio": ratio, "scratch_bytes": engine.scratch_bytes, "account": accounted}
+        recorder.put(config, {**results["MeZO"], **more})
+        print(f"{name:24s} {ratio:.3f}", {k: round(v * 1e3, 2) for k, v in accounted["parts"].items() if v > 1e-4})
         del model, optimizer, engine, step
         clean()
 

@@ -27,7 +27,7 @@ def add_prefix(model: LanguageModel, tuning: Tuning) -> Any:
             "attached; tune it in full or with LoRA"
         )
     for layer, key, value in activations:
-        layer.prefix = attention.Prefix(key.to(dtype), value.to(dtype))
+        layer.prefix = attention.Prefix(key.to(dtype).contiguous(), value.to(dtype).contiguous())
 
     @torch.no_grad()
     def reset(seed: int) -> None:

@@ -37,8 +37,8 @@ def _run(
 
 
 METHODS: list[Any] = [
-    (MeZO, {"lr": 1e-2}),
-    (MeZO, {"lr": lambda step: 1e-2 / step}),
+    (MeZO, {"lr": 1e-3}),
+    (MeZO, {"lr": lambda step: 1e-2 / step**2}),
     (Helene, {"lr": 1e-2, "anneal_horizon": 100, "batch_size": 16, "interval": 3}),
     (Helene, {"lr": 1e-2, "anneal_horizon": 100, "batch_size": 16, "interval": 3, "state_dtype": "8bit"}),
     (ZOAdam, {"lr": 1e-3, "state_dtype": "bfloat16"}),
@@ -48,7 +48,9 @@ METHODS: list[Any] = [
 
 @pytest.mark.parametrize(("cls", "options"), METHODS)
 @pytest.mark.parametrize(
-    "engine", [{}, SMALL_RING, {**SMALL_RING, "concurrent": False}], ids=["whole", "ring", "turns"]
+    "engine",
+    [{}, SMALL_RING, {**SMALL_RING, "concurrent": False}, {**SMALL_RING, "paced": False}],
+    ids=["whole", "ring", "turns", "early"],
 )
 def test_the_trajectory_is_that_of_optimizer_step(cls: Any, options: dict[str, Any], engine: dict[str, Any]) -> None:
     """Float32, 12 steps. The forwards are the same operations, so their rounding agrees but for cuBLAS's choices."""
@@ -89,7 +91,9 @@ def test_the_host_waits_for_nothing() -> None:
     batch = {name: value.cuda() for name, value in batch_of(0).items()}
     for _ in range(3):
         engine.step(batch)
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(70):
             engine.step(batch)
