@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
 
 
-def layer_groups(model: nn.Module) -> list[dict[str, Any]]:
+def layer_groups(model: nn.Module, names: Sequence[str] | Callable[[str], str] | None = None) -> list[dict[str, Any]]:
     r"""One parameter group per transformer block, one for the embeddings, one for the rest (head, final norm).
 
     Blocks are the members of the outermost `torch.nn.ModuleList`s and `torch.nn.Sequential`s whose members are of one
@@ -16,6 +18,8 @@ def layer_groups(model: nn.Module) -> list[dict[str, Any]]:
 
     Args:
         model: Any module, also one wrapped by peft.
+        names: Layers by name instead of by structure: regular expressions, a parameter belonging to the first that is
+            found in its name, to "rest" if none is; or a function from a parameter's name to its layer's.
 
     Returns:
         Groups ``{"params": [(name, parameter), ...], "layer": name}`` in model order, for any optimizer here.
@@ -23,15 +27,24 @@ def layer_groups(model: nn.Module) -> list[dict[str, Any]]:
     Raises:
         ValueError: If no parameter requires a gradient.
     """
-    blocks = _blocks(model)
-    embeddings = {name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
+    layer_of = _by_structure(model) if names is None else names if callable(names) else _by_patterns(names)
     groups: dict[str, list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            groups.setdefault(_layer_of(name, blocks, embeddings), []).append((name, parameter))
+            groups.setdefault(layer_of(name), []).append((name, parameter))
     if not groups:
         raise ValueError("no parameter of the model requires a gradient; unfreeze those to be tuned")
     return [{"params": params, "layer": layer} for layer, params in groups.items()]
+
+
+def _by_structure(model: nn.Module) -> Callable[[str], str]:
+    blocks = _blocks(model)
+    embeddings = {name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
+    return lambda name: _layer_of(name, blocks, embeddings)
+
+
+def _by_patterns(patterns: Sequence[str]) -> Callable[[str], str]:
+    return lambda name: next((pattern for pattern in patterns if re.search(pattern, name)), "rest")
 
 
 def _layer_of(name: str, blocks: set[str], embeddings: set[str]) -> str:

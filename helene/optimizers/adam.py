@@ -36,6 +36,11 @@ class _AdamRule(Base):
         )
         return theta, {"momentum": m, "second_moment": v}
 
+    def _factor(self, group: dict[str, Any], state: Updates) -> Tensor:
+        step = max(1, group["step"])
+        root = (state["second_moment"] * functional.bias_correction(group["beta2"], step)).sqrt()
+        return functional.bias_correction(group["beta1"], step) / (root + group["denominator_eps"])
+
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
         checks.fraction(group["beta1"], "beta1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -196,9 +195,3 @@ class _Sample(NamedTuple):
 
     batch_size: int
     gradients: list[Tensor]
-
-
-def share_above(pieces: list[Tensor], floor: float) -> float:
-    """Share of a layer's h above its floor."""
-    size = sum(piece.numel() for piece in pieces)
-    return sum((piece > floor).sum().item() for piece in pieces) / size if size else math.nan

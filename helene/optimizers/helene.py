@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
+import torch
 from torch import Tensor
 
 from helene import functional
 from helene.floors import Floor, Layer, RadiusFloor
 from helene.optimizers import checks
 from helene.optimizers.base import Chunk, LearningRate, Updates
-from helene.optimizers.curved import CURVATURE, Curved, share_above
+from helene.optimizers.curved import CURVATURE, Curved
 from helene.optimizers.zeroth import Directions, ZerothOrder
 
 
@@ -159,18 +160,19 @@ class Helene(Curved, ZerothOrder):
         checks.positive(group["gamma"], "gamma", "1 leaves h and the floor as they are")
         checks.nonnegative(group["denominator_eps"], "denominator_eps")
 
+    def _factor(self, group: dict[str, Any], state: Updates) -> Tensor:
+        h = state.get(CURVATURE, torch.zeros(())) * self._correction(group)
+        return functional.precondition(h.new_ones(()), h, group["gamma"], group["floor"], group["denominator_eps"])
+
     def _layer_diagnostics(self, group: dict[str, Any]) -> dict[str, Any]:
-        """The floor, the share of h above it, and the mean factor from m to the change of theta."""
-        pieces = self._layer_curvature(group) if CURVATURE in self._STATE else []
-        size = sum(p.numel() for p in group["params"] if p.requires_grad)
-        factors = [
-            functional.precondition(h.new_ones(()), h, group["gamma"], group["floor"], group["denominator_eps"])
-            for h in pieces
-        ]
-        flat = 1.0 / (group["gamma"] * group["floor"] + group["denominator_eps"])
-        mean = sum(factor.double().sum().item() for factor in factors) / size if factors and size else flat
-        share = share_above(pieces, group["floor"]) if pieces else 0.0
-        return {"floor": group["floor"], "share_above_floor": share, "effective_step": float(group["lr"]) * mean}
+        """The floor and the share of h above it, beside the effective step."""
+        correction, above, size = self._correction(group), 0, 0
+        for state in self._layer_states(group):
+            if CURVATURE in state:
+                above += int((state[CURVATURE] * correction > group["floor"]).sum())
+                size += state[CURVATURE].numel()
+        share = above / size if size else 0.0
+        return {"floor": group["floor"], "share_above_floor": share, **super()._layer_diagnostics(group)}
 
 
 def _with_floors(params: list[Any], floor: float | Floor | Sequence[float | Floor]) -> list[Any]:

@@ -109,6 +109,9 @@ class HiZOO(ZerothOrder):
         )
         return theta, {CURVATURE: h}
 
+    def _factor(self, group: dict[str, Any], state: Updates) -> Tensor:
+        return state[CURVATURE].rsqrt()
+
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
         checks.fraction(group["smooth"], "smooth")

@@ -59,6 +59,9 @@ class ZONewton(Curved, ZerothOrder):
         )
         return theta, updates
 
+    def _factor(self, group: dict[str, Any], state: Updates) -> Tensor:
+        return 1.0 / (state[CURVATURE] * self._correction(group) + group["denominator_eps"])
+
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
         checks.nonnegative(group["denominator_eps"], "denominator_eps")

@@ -37,6 +37,10 @@ class _SophiaRule(Curved):
         )
         return theta, {"momentum": m, "clipped": clipped, **updates}
 
+    def _factor(self, group: dict[str, Any], state: Updates) -> Tensor:
+        h = state[CURVATURE] * self._correction(group)
+        return 1.0 / (group["gamma"] * h).clamp_min(group["denominator_eps"])
+
     def clip_counts(self) -> dict[str, int]:
         """How many coordinates of each parameter have been clipped so far, summed over steps, by name."""
         return {t.name: int(self.state[t.tensor]["clipped"]) if self.state[t.tensor] else 0 for t in self._targets}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from helene import functional
 from helene.curvature import mean_gradient
 from helene.optimizers import checks
-from helene.optimizers.base import Base, Chunk, Options
+from helene.optimizers.base import Base, Chunk, Options, Updates
 from helene.optimizers.statistics import expected_cosine
 from helene.probe import Closure, Direction, Probe, chunks, compute_dtype, scalar_loss
 
@@ -138,8 +138,24 @@ class ZerothOrder(Base):
         }
 
     def _layer_diagnostics(self, group: dict[str, Any]) -> dict[str, Any]:
-        """A method's own columns: ``effective_step`` is the mean factor from g (or m) to the change of theta."""
-        return {"effective_step": float(group["lr"])}
+        """A method's own columns: ``effective_step`` is lr times the mean factor from g (or m) to the move."""
+        total, size = 0.0, 0
+        for state in self._layer_states(group):
+            factor = self._factor(group, state)
+            size += factor.numel()
+            total += factor.double().sum().item()
+        return {"effective_step": float(group["lr"]) * (total / size if size else 1.0)}
+
+    def _factor(self, group: dict[str, Any], state: Updates) -> Tensor:
+        """Elementwise factor from g (or m) to the change of theta, in units of lr; 1 unless a method says otherwise."""
+        return torch.ones(())
+
+    def _layer_states(self, group: dict[str, Any]) -> Iterator[Updates]:
+        """The state of a layer's parameters, chunk by chunk."""
+        for index, (target, owner) in enumerate(zip(self._targets, self._groups, strict=True)):
+            if owner is group:
+                for start, end in chunks(target.tensor.numel(), target.tensor.device):
+                    yield {name: self._read_state(index, name, slice(start, end)) for name in self._STATE}
 
     def scratch_bytes(self) -> int:
         """Bytes of scratch memory that the probes hold, known after the first step."""

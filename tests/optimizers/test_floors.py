@@ -141,6 +141,40 @@ def test_diagnostics_cost_no_forward():
     assert helene.MeZO([problem.a], 0.25).diagnostics()["layers"][0]["effective_step"] == 0.25
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "factor"),
+    [
+        ("ZOAdam", {"beta2": 0.9}, lambda s: 1 / (1 - 0.9**3) / ((s["second_moment"] / (1 - 0.9**3)).sqrt() + 1e-8)),
+        ("ZOSophia", {"batch_size": 3, "gamma": 0.5}, lambda s: 1 / (0.5 * s["curvature"])),
+        ("ZONewton", {"batch_size": 3, "denominator_eps": 1.0}, lambda s: 1 / (s["curvature"] + 1.0)),
+        ("HiZOO", {"smooth": 0.1}, lambda s: 1 / s["curvature"].sqrt()),
+        ("ZOLion", {}, lambda s: torch.ones(1)),
+    ],
+)
+def test_effective_steps_of_other_methods(name, options, factor):
+    problem = Counted()
+    optimizer = getattr(helene, name)(problem.groups(), 1e-3, **options)
+    for _ in range(3):
+        optimizer.step(problem.loss)
+    for row, p in zip(optimizer.diagnostics()["layers"], (problem.a, problem.b), strict=True):
+        expected = 1e-3 * factor(optimizer.state[p]).double().mean().item()
+        assert row["effective_step"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_layers_by_name():
+    """Patterns in order, the rest apart; or a function of the name. Frozen parameters are left out."""
+    model = transformer(torch.float32).model
+    groups = helene.layer_groups(model, [r"\.attention\.", r"norm", r"\.mlp\."])
+    layers = {g["layer"]: [n for n, _ in g["params"]] for g in groups}
+    assert list(layers) == ["rest", "norm", r"\.attention\.", r"\.mlp\."]
+    assert layers["rest"] == ["embed.weight", "head.weight"]
+    assert all("norm" in n for n in layers["norm"])
+    assert len(layers["norm"]) == 6  # norm_attention too: its name has no ".attention."
+    groups = helene.layer_groups(model, lambda name: name.rpartition(".")[2])
+    assert [g["layer"] for g in groups] == ["weight", "bias"]
+    assert sum(len(g["params"]) for g in groups) == sum(p.requires_grad for p in model.parameters())
+
+
 def test_the_clip_of_sophia_is_counted_by_parameter():
     target = transformer(torch.float32)
     optimizer = helene.ZOSophia(target.model.named_parameters(), 1e-3, batch_size=4, interval=2, clip=1e9)
