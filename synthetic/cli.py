@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from synthetic.design import Config, Design, load, presets
+from synthetic.figures.cli import add_figure_commands
 
 _EPILOG = """\
 presets:
@@ -26,8 +27,8 @@ exit codes:
   1  a cell failed, or a control is off, so that the report flags itself
   2  bad usage or bad input
 """
-# Core-seconds of one run-step of the whole search, fitted once: fixed cost of a step, and cost of an element and row.
-_SECONDS_A_STEP, _SECONDS_AN_ELEMENT = 1.2e-4, {"helene": 4e-9, "heavy_ball": 1.7e-9}
+# Core-seconds, fitted to one machine: a step of a search, and a step, row and feature of it by method.
+_SECONDS_A_STEP, _SECONDS_AN_ELEMENT = 1.8e-4, {"helene": 7e-9, "heavy_ball": 2.6e-9}
 _SECONDS_TO_START = 4.0
 
 
@@ -47,6 +48,7 @@ def add_commands(subparsers: Any) -> None:
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports (default: reports)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes (default: all cores)")
     parser.set_defaults(func=scaling)
+    add_figure_commands(parser.add_subparsers(title="parts with a page of their own", metavar="PART"))
 
 
 def scaling(arguments: argparse.Namespace) -> int:
@@ -94,22 +96,20 @@ def _missing(design: Design, store: Any) -> list[Config]:
 
 
 def cost(config: Config) -> float:
-    """Expected core-seconds of a cell, within a factor of two or so."""
+    """Expected core-seconds of a cell, within a factor of two or so on a machine of today."""
     groups = config["problem"]["layers"]
     d, width = sum(n * w for n, w in groups), max(w for _, w in groups)
     if "control" in config:
-        return 0.1 + 4e-4 * (width if config["control"] == "per_layer" else d)
+        return 0.05 + 3e-4 * (width if config["control"] == "per_layer" else d)
     method, regression = config["method"], config["problem"]["kind"] == "regression"
     if method in ("theorem", "theorem_one_clip"):
-        return 0.05 + (0.02 * width if regression else 0.0)
+        return 0.08 * width if regression else 0.03
     if method == "gradient_descent":
-        return 0.1 + 1e-4 * d
+        return 0.15 if regression else 0.02
     steps = 50 + 6 * (width if method == "per_layer" else d)
-    rows, features = (
-        1.5 * 24 * len(config["seeds"]["tuning"]) + len(config["seeds"]["test"]),
-        d + (500 if regression else 0),
-    )
-    return 0.02 + steps * (_SECONDS_A_STEP + _SECONDS_AN_ELEMENT.get(method, 1.3e-9) * rows * features)
+    rows = 1.5 * 24 * len(config["seeds"]["tuning"]) + len(config["seeds"]["test"])
+    features = d + (700 if regression else 0)
+    return 0.02 + steps * (_SECONDS_A_STEP + _SECONDS_AN_ELEMENT.get(method, 2.2e-9) * rows * features)
 
 
 def _public(path: str) -> str:

@@ -1,0 +1,296 @@
+"""The page on A-GNB, and its summary. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from helene.lab import canonical
+from helene.lab.figures import Drawing, Line, line_figure
+from helene.lab.pages import (
+    Section,
+    badge,
+    figure,
+    interval,
+    paragraph,
+    render_page,
+    table,
+    write_index,
+    write_text,
+)
+from helene.lab.records import Record
+from synthetic.estimators.analysis import ASYMPTOTIC_FROM, Analysed, Exponent, Findings, analyse, of_group
+
+TITLE = "What A-GNB estimates"
+NAMES = {
+    "returned": "A-GNB as returned, B ĝ⊙ĝ",
+    "squares": "mean of per-sample squares",
+    "sampled": "GNB, sampled labels",
+    "exact": "minibatch's own Gauss-Newton diagonal",
+}
+
+
+def write_page(out: Path, records: Iterable[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
+    """Write ``out/scaling/agnb.html``, ``agnb.json`` and the figures.
+
+    Returns:
+        The answer, and whether the instrument is sound and no cell failed.
+
+    Raises:
+        ValueError: If nothing was measured or a file cannot be written.
+    """
+    every = list(records)
+    found, failed = analyse(every), [r for r in every if r.failed]
+    folder, drawings = Path(out) / "scaling", _drawings(found)
+    for name, (drawing, _) in drawings.items():
+        drawing.save(folder / "figures", f"agnb-{name}")
+    page = render_page(
+        title=TITLE,
+        answer=found.answer,
+        lead=[paragraph(Markup("{} ").format(badge(found.verdict)) + _CLAIM), *_shown(drawings, "error")],
+        sections=_sections(found, drawings, len(failed)),
+        command=command,
+        provenance=provenance,
+    )
+    write_text(folder / "agnb.html", page)
+    write_text(folder / "agnb.json", canonical.dumps(summary(found, command, provenance), indent=1) + "\n")
+    write_index(out)
+    return found.answer, found.verdict != "broken_instrument" and not failed
+
+
+_CLAIM = "“As the batch size B → ∞, the A-GNB estimator converges to the true Hessian's diagonal” (section 3.4)."
+
+
+def summary(found: Findings, command: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page says, as data."""
+    return {
+        "title": TITLE,
+        "answer": found.answer,
+        "verdict": found.verdict,
+        "command": command,
+        "populations": [
+            {
+                "key": row.record.key,
+                "name": row.name,
+                "group": row.group,
+                "error_exponents": {name: _plain(e) for name, e in row.error.items()},
+                "tendencies": {name: e.tendency for name, e in row.error.items()},
+                "mean_exponent": _plain(row.mean),
+                "sd_true_over_sampled_labels": list(row.spread),
+                "bias_of_squares": row.at("squares", "bias", ASYMPTOTIC_FROM),
+                "law_distance": row.record.result["law_distance"],
+            }
+            for row in found.populations
+        ],
+        "forward_only": {
+            "d": [r.config["d"] for r in found.forward.records],
+            "snr": [list(x) for x in found.forward.median("snr")],
+            "rank": [list(x) for x in found.forward.median("rank")],
+            "rank_exact": [list(x) for x in found.forward.median("rank_exact")],
+            "snr_exponent": None if found.forward.snr is None else _plain(found.forward.snr),
+        },
+        "provenance": dict(provenance),
+    }
+
+
+def _plain(e: Exponent) -> list[float]:
+    return [e.value, e.low, e.high]
+
+
+def _sections(found: Findings, drawings: Mapping[str, tuple[Drawing, str]], failed: int) -> list[Section]:
+    rows = found.populations
+    sections = [
+        Section("What theory says", [paragraph(text) for text in _THEORY]),
+        Section("How the error goes with B", [paragraph(_READING), _exponent_table(rows)]),
+        Section("Mean and law of what is returned", [*_shown(drawings, "mean", "law"), _law_table(rows)]),
+        Section("True or sampled labels, and rare classes", [paragraph(_LABELS), _label_table(rows)]),
+        Section("From losses alone", [*_shown(drawings, "rank"), *_forward_section(found)]),
+        Section("How it was measured", [paragraph(text) for text in _METHOD]),
+    ]
+    if failed:
+        sections.append(Section("Failed cells", [paragraph(f"{failed} cells failed and are left out.")]))
+    return sections
+
+
+_THEORY = (
+    "Let μ and v be mean and variance of one sample's gradient in a coordinate. Then E[B ĝ²] = v + Bμ², so away from a "
+    "stationary point the mean grows like B; where μ = 0, B ĝ² tends in law to v χ²₁, a random variable of standard "
+    "deviation √2 v, for every batch. v is the Hessian's entry if the labels follow the model.",
+    "The mean of per-sample squares tends to E g², which is the Hessian's entry where the labels follow the model, "
+    "with an error like B^−½. With SPSA gradients E h_j = B(|g|² + 2g_j²): every coordinate gets the trace. The claims "
+    "GNB-returned, GNB-optimum, GNB-limit, GNB-variance and GNB-zo of `pytest theory/` prove these.",
+)
+_READING = (
+    f"Exponents in B of the relative error, root mean square over coordinates and minibatches, fitted from B = "
+    f"{ASYMPTOTIC_FROM} to 4096, with 95 % intervals. An error whose exponent lies below −¼ shrinks, above ¼ it "
+    "grows, in between it stays. −½ is the rate of a mean of B terms. Bias: of the per-sample squares as B → ∞, "
+    "relative, exact."
+)
+_LABELS = (
+    "The standard deviation over minibatches of B ĝ⊙ĝ at true labels, over that at labels drawn from the model, at "
+    "B = 64: below 1, true labels vary less. The share of estimates within a factor 2 of the truth is for single "
+    "estimates of single coordinates; of v χ²₁ it would be 0.32."
+)
+_METHOD = (
+    "Each population has 32 to 64 inputs; labels follow the model at its optimum (the teacher), or are the teacher's "
+    "likeliest class. The truth is the diagonal of the Hessian of the expected loss by torch.func in float64, at up to "
+    "64 coordinates. All gradients by input and label are tabulated; minibatches are multinomial counts over that "
+    "table, 1000 for each B in 10 groups, over which the bootstrap goes.",
+    "Distance: root mean square change of the logits from the optimum along a random direction, to first order. Rare "
+    "classes: one bias is moved until all classes but one have that probability together. Drawn sums are compared "
+    "with exact ones; more than 6 standard errors apart is a broken instrument.",
+    "From losses alone: a logistic model at its optimum, 256 inputs, feature scales so that curvatures span three "
+    "decades, B = 64, a fresh minibatch and direction for each estimate; the average is exponential, β₂ = 0.99, over "
+    "1000 estimates at a point that stands still.",
+)
+
+
+def _exponent_table(rows: Sequence[Analysed]) -> Markup:
+    body = [
+        [
+            row.name,
+            *(f"{row.error[n].value:.2f} {interval(row.error[n].low, row.error[n].high)}" for n in NAMES),
+            {"converges": "shrinks", "stays": "stays", "grows": "grows", "unclear": "unclear"}[
+                row.error["returned"].tendency
+            ],
+            f"{100 * row.at('squares', 'bias', ASYMPTOTIC_FROM):.0f} %",
+        ]
+        for row in rows
+    ]
+    headers = ["population", *(f"{title}" for title in NAMES.values()), "the returned error", "bias of squares"]
+    return table(headers, body, anchors=[f"cell-{row.record.key[:12]}" for row in rows])
+
+
+def _law_table(rows: Sequence[Analysed]) -> Markup:
+    last = rows[0].record.config["batches"][-1]
+    body = [
+        [
+            row.name,
+            f"{row.mean.value:.2f} {interval(row.mean.low, row.mean.high)}",
+            row.at("returned", "mean", last),
+            *(row.record.result["law_distance"][i] for i in (0, 3, -1)),
+        ]
+        for row in rows
+    ]
+    headers = ["population", "exponent of the mean", f"mean / truth at B = {last}", "law: B = 1", "64", f"{last}"]
+    caption = (
+        "The law of B ĝ² against v χ'²₁(Bμ²/v), v χ²₁ at the optimum: largest distance of the distribution functions, "
+        "all coordinates together."
+    )
+    return table(headers, body, caption=caption)
+
+
+def _label_table(rows: Sequence[Analysed]) -> Markup:
+    body = [
+        [
+            row.name,
+            f"{row.spread[0]:.2f} {interval(*row.spread[1:])}",
+            *(row.at("returned", "sd", b) for b in (1, 64, 4096)),
+            row.at("returned", "within_2", 4096),
+        ]
+        for row in rows
+    ]
+    headers = ["population", "sd, true / sampled labels", "relative sd: B = 1", "64", "4096", "within a factor 2, 4096"]
+    return table(headers, body)
+
+
+def _forward_section(found: Findings) -> list[Markup]:
+    forward = found.forward
+    columns = [forward.median(name) for name in ("snr", "rank", "rank_exact")]
+    body = [
+        [r.config["d"], *(f"{c[i][0]:.3f} {interval(*c[i][1:])}" for c in columns)]
+        for i, r in enumerate(forward.records)
+    ]
+    said = "The signal to noise of one estimate is below what these draws resolve at too many d for an exponent."
+    if forward.snr is not None:
+        e, dims = forward.snr, ", ".join(map(str, forward.fitted))
+        said = (
+            f"The signal to noise of one estimate goes as d^{e.value:.2f}, interval {interval(e.low, e.high)}, fitted "
+            f"on d = {dims} (all from 64 on where every group is above zero); theory gives d^−½ for the contrast over "
+            "all coordinates, 1/d for two single ones."
+        ).replace("^-", "^−")
+    headers = ["d", "signal to noise, one estimate", "rank correlation, SPSA", "rank correlation, exact gradients"]
+    return [paragraph(said), table(headers, body)]
+
+
+def _shown(drawings: Mapping[str, tuple[Drawing, str]], *names: str) -> list[Markup]:
+    return [figure(*drawings[name]) for name in names if name in drawings]
+
+
+def _drawings(found: Findings) -> dict[str, tuple[Drawing, str]]:
+    out = {}
+    rows = found.populations
+    base = next((r for r in of_group(rows, "optimum") if r.record.config["model"] == "transformer"), None)
+    base = base or rows[0]
+    batches = base.record.config["batches"]
+    lines = [Line(title, batches, [base.at(n, "error", b) for b in batches]) for n, title in NAMES.items()]
+    out["error"] = (
+        line_figure(
+            lines,
+            xlabel="batch size B",
+            ylabel="relative error",
+            title=f"Error of the estimates: {base.name}",
+            xlog=True,
+            ylog=True,
+        ),
+        "Root mean square error over coordinates and minibatches, over the norm of the true diagonal. GNB and A-GNB "
+        "have one law at the optimum.",
+    )
+    same = [
+        r
+        for r in rows
+        if r.group != "certain"
+        and (r.record.config["model"], r.record.config["size"], r.record.config["rare"])
+        == (base.record.config["model"], base.record.config["size"], base.record.config["rare"])
+    ]
+    out["mean"] = (
+        line_figure(
+            [
+                Line(
+                    f"distance {r.record.config['distance']:g}",
+                    batches,
+                    [r.at("returned", "mean", b) for b in batches],
+                )
+                for r in same
+            ],
+            xlabel="batch size B",
+            ylabel="mean of B ĝ⊙ĝ / truth",
+            title="The mean of what is returned",
+            xlog=True,
+            ylog=True,
+            marks={"the Hessian": 1.0},
+        ),
+        f"{base.record.config['model']}: sums over coordinates. Away from the optimum the mean grows like B.",
+    )
+    out["law"] = (
+        line_figure(
+            [Line(r.name, batches, r.record.result["law_distance"]) for r in of_group(rows, "optimum")],
+            xlabel="batch size B",
+            ylabel="distance from v χ²₁",
+            title="The law of what is returned, at the optimum",
+            xlog=True,
+            ylog=True,
+        ),
+        "Largest distance of the distribution functions. As it shrinks, the estimate tends to a random variable, not "
+        "to the Hessian; rare classes take longer.",
+    )
+    if found.forward.records:
+        dims = [r.config["d"] for r in found.forward.records]
+        curves = []
+        for name, title in (("rank", "from SPSA gradients"), ("rank_exact", "from exact minibatch gradients")):
+            middle, low, high = zip(*found.forward.median(name), strict=True)
+            curves.append(Line(title, dims, middle, band=(low, high)))
+        out["rank"] = (
+            line_figure(
+                curves,
+                xlabel="dimension d",
+                ylabel="rank correlation with the true diagonal",
+                title="Average of 1000 estimates, β₂ = 0.99",
+                xlog=True,
+            ),
+            "Spearman's rank correlation of h with the true diagonal: medians of 10 runs and their 95 % intervals.",
+        )
+    return out

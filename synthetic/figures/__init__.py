@@ -1,0 +1,1 @@
+"""The paper's figures remade: toy, ablation, floor, triggers."""

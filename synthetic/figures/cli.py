@@ -1,0 +1,97 @@
+"""``helene scaling figure NAME`` and ``helene scaling agnb``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from helene.lab.records import Record
+
+FIGURES = ("toy", "ablation", "floor", "triggers")
+Write = Callable[[Path, Sequence[Record], str, Mapping[str, Any]], tuple[str, bool]]
+
+
+def add_figure_commands(subparsers: Any) -> None:
+    """Register ``figure`` and ``agnb`` beneath ``helene scaling``."""
+    one = subparsers.add_parser(
+        "figure",
+        help="remake a figure of the paper: toy, ablation, floor, triggers",
+        description="Remake a figure of the paper with our own settings (it gives none) and say in one sentence what "
+        "it shows against what the paper says. Each takes about a minute of one core; writes OUT/scaling/figures.",
+    )
+    one.add_argument("name", choices=FIGURES)
+    two = subparsers.add_parser(
+        "agnb",
+        help="bias, spread and limit law of A-GNB against the batch size",
+        description="Measure what A-GNB estimates against the batch size, beside its rivals and the true diagonal; "
+        "half a minute of one core; writes OUT/scaling/agnb.html.",
+    )
+    for parser, func in ((one, figure), (two, agnb)):
+        parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports")
+        parser.add_argument("--jobs", type=int, default=1, help="worker processes (default: 1)")
+        parser.set_defaults(func=func)
+
+
+def figure(arguments: argparse.Namespace) -> int:
+    """Measure what is missing for a figure, then draw it."""
+    module = importlib.import_module(f"synthetic.figures.{arguments.name}")
+    words = ["helene", "scaling", "figure", arguments.name]
+    return measure(
+        f"figure-{arguments.name}", module.configs(), module.run, module.cost, arguments, words, _figure_page
+    )
+
+
+def _figure_page(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
+    name = records[0].experiment.removeprefix("figure-")
+    page = importlib.import_module(f"synthetic.figures.{name}_page")
+    written: tuple[str, bool] = page.write_page(out, records, command, provenance)
+    return written
+
+
+def agnb(arguments: argparse.Namespace) -> int:
+    """Measure what is missing about A-GNB, then write its page."""
+    from synthetic.estimators.design import configs, cost
+    from synthetic.estimators.run import run
+
+    def write(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
+        from synthetic.estimators.page import write_page
+
+        return write_page(out, records, command, provenance)
+
+    return measure("agnb", configs(), run, cost, arguments, ["helene", "scaling", "agnb"], write)
+
+
+def measure(
+    experiment: str,
+    configs: Sequence[dict[str, Any]],
+    run: Callable[[dict[str, Any]], Mapping[str, Any]],
+    cost: Callable[[dict[str, Any]], float],
+    arguments: argparse.Namespace,
+    words: Sequence[str],
+    write: Write,
+) -> int:
+    """Run the missing cells of an experiment, write its page, print its sentence.
+
+    Raises:
+        ValueError: If jobs is below 1.
+    """
+    from helene.lab.progress import readable_seconds
+    from helene.lab.provenance import provenance, public_command
+    from helene.lab.store import Store
+    from helene.lab.sweep import sweep
+
+    if arguments.jobs < 1:
+        raise ValueError(f"--jobs must be at least 1, got {arguments.jobs}; 1 is usual, a figure takes a minute")
+    command = public_command([*words, "--out", str(arguments.out)])
+    facts = provenance(command.split())
+    with Store(arguments.out / "scaling" / "records.sqlite") as store:
+        said = readable_seconds(sum(map(cost, configs)) / arguments.jobs)
+        print(f"{experiment}: {len(configs)} cells, at most about {said}", file=sys.stderr)
+        records = sweep(experiment, configs, run, store, jobs=arguments.jobs, provenance=facts, cost=cost)
+    answer, sound = write(arguments.out, records, command, facts)
+    print(answer)
+    return 0 if sound else 1
