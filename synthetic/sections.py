@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from markupsafe import Markup
 
@@ -18,10 +17,9 @@ from synthetic.results import FAMILIES
 
 Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
 _HOW_TO_READ = (
-    "The tables give T ~ (max d_i)^alpha d^beta with 95 % intervals, on the cells with d ≥ 64 where there are eight "
-    "or more of them. The verdict is on “the steps follow max d_i and not d”. Scatter: standard deviation of log T "
-    "about the law. Best explanation: the law with the least error on cells left out of its fit, and that error. × "
-    "MeZO: steps over tuned MeZO's, geometric mean."
+    "The tables give T ~ (max d_i)^alpha d^beta with 95 % intervals, on the cells with d ≥ 64 where there are eight or "
+    "more of them. The verdict is on “the steps follow max d_i and not d”. Scatter: standard deviation of log T about "
+    "the law. × MeZO: steps over tuned MeZO's, geometric mean."
 )
 _SHOWN = ("q", "floor_ratio", "lr", "radius")
 _THEORIES = {
@@ -39,7 +37,7 @@ def family_sections(analysed: Sequence[Analysed], pictures: Pictures) -> list[Se
         for start in dict.fromkeys(a.series.start for a in analysed if a.series.family == family):
             rows = [a for a in analysed if (a.series.family, a.series.start) == (family, start)]
             body.append(subtitle(f"Start: {STARTS.get(start, start)}", f"{family}-{start}"))
-            body.append(_exponents(rows))
+            body += _exponents(rows)
             borrowed = dict.fromkeys(a.series.borrowed for a in rows if a.series.borrowed)
             names = ", ".join(a.series.label for a in rows if a.series.borrowed)
             body += [paragraph(f"Same runs as from the first start for {names}: {reason}.") for reason in borrowed]
@@ -48,25 +46,26 @@ def family_sections(analysed: Sequence[Analysed], pictures: Pictures) -> list[Se
     return out
 
 
-def _exponents(rows: Sequence[Analysed]) -> Markup:
-    headers = ["method", "verdict", "alpha (max d_i)", "beta (d)", "cells", "scatter", "best explanation", "× MeZO"]
+def _exponents(rows: Sequence[Analysed]) -> list[Markup]:
     lines = []
     for a in rows:
         law = a.main.law
-        best = a.explanations[0] if a.explanations else None
-        lines.append(
-            [
-                Markup('<a href="#cells-{}">{}</a>').format(a.series.lender, a.series.label),
-                badge(a.verdict),
-                exponent(a.main, "max_d"),
-                exponent(a.main, "d"),
-                f"{law.num_cells if law else 0} of {len(a.series.cells)}",
-                None if law is None else f"{100 * law.residual_sd:.0f} %",
-                f"{best['name']} ({100 * best['error']:.0f} %)" if best else None,
-                None if a.ratio is None else spread(a.ratio),
-            ]
-        )
-    return table(headers, lines)
+        link = Markup('<a href="#cells-{}">{}</a>').format(a.series.lender, _unbroken(a.series.label))
+        scatter = None if law is None else f"{100 * law.residual_sd:.0f}\N{NO-BREAK SPACE}%"
+        ratio = None if a.ratio is None else spread(a.ratio)
+        lines.append([link, badge(a.verdict), exponent(a.main, "max_d"), exponent(a.main, "d"), scatter, ratio])
+    used = {(a.main.subset, a.main.law.num_cells, len(a.series.cells)) for a in rows if a.main.law is not None}
+    said = " or ".join(
+        f"all {most}" if subset == "all" else f"the {count} of {most} with {subset.replace('>=', '≥')}"
+        for subset, count, most in sorted(used)
+    )
+    headers = ["method", "verdict", "alpha (max d_i)", "beta (d)", "scatter", "× MeZO"]
+    return [paragraph(f"Cells: {said}."), table(headers, lines)]
+
+
+def _unbroken(label: str) -> str:
+    """A label that breaks only before its variant."""
+    return label.replace(" ", "\N{NO-BREAK SPACE}").replace("\N{NO-BREAK SPACE}(", " (")
 
 
 def exponent(fit: Fit, name: str) -> str | None:
@@ -89,21 +88,20 @@ def controls_section(analysed: Sequence[Analysed]) -> Section:
     for a in analysed:
         if (c := a.control) is None:
             continue
-        rows.append(
-            [
-                FAMILIES.get(a.series.family, a.series.family),
-                a.series.start,
-                f"{c.kind}: {a.series.label}",
-                badge("passed" if c.passed else "broken_instrument"),
-                round(c.predicted.get("max_d", float("nan")), 3),
-                exponent(c.measured, "max_d"),
-                round(c.predicted["d"], 3) if "d" in c.predicted else None,
-                exponent(c.measured, "d"),
-                f"{100 * math.expm1(c.largest_error):.0f} %",
-                ", ".join(c.theory),
-            ]
-        )
-    headers = ["family", "start", "control", "", "alpha predicted", "measured", "beta predicted", "measured"]
+        pair = [_against(c.measured, name, c.predicted.get(name)) for name in ("max_d", "d")]
+        worst = f"{100 * math.expm1(c.largest_error):.0f}\N{NO-BREAK SPACE}%"
+        passed = badge("passed" if c.passed else "broken_instrument")
+        home = f"{FAMILIES.get(a.series.family, a.series.family)}, per {a.series.start}"
+        rows.append([home, f"{c.kind}", passed, *pair, worst, ", ".join(c.theory)])
+    headers = [
+        "where",
+        "control",
+        "",
+        "alpha: predicted, measured",
+        "beta: predicted, measured",
+        "worst cell",
+        "theory",
+    ]
     body: list[Markup | str] = [
         paragraph(
             "Theory says what the two controls must give on these very cells, without running the simulator. MeZO, "
@@ -112,114 +110,115 @@ def controls_section(analysed: Sequence[Analysed]) -> Section:
             "loss evaluations cannot). Where a control is off by more than 0.05 plus half its interval, nothing is "
             "concluded."
         ),
-        table([*headers, "worst cell", "theory"], rows),
+        table(headers, rows),
     ]
     used = dict.fromkeys(name for a in analysed if a.control for name in a.control.theory)
     body += [paragraph(f"{name.capitalize()}: {_THEORIES.get(name, name)}.") for name in used]
     return Section("Controls", body)
 
 
+def _against(fit: Fit, name: str, predicted: float | None) -> str | None:
+    measured = exponent(fit, name)
+    if predicted is None:
+        return measured
+    return f"{predicted:.2f}, ".replace("-0.00", "0.00").replace("-", "−") + (measured or "–")
+
+
 def guards_section(analysed: Sequence[Analysed]) -> Section:
     """The same exponents on other subsets, and the competing laws."""
-    rows = []
-    for a in analysed:
-        if a.series.borrowed:
-            continue
-        row: list[Any] = [_home(a), a.series.label]
-        for fit in a.fits.values():
-            row += [exponent(fit, "max_d"), exponent(fit, "d")]
-        law = a.fits["all"].law
-        spread = law.largest_local_slope_difference if law else {}
-        row += [round(spread[axis], 2) if spread.get(axis, float("nan")) == spread.get(axis) else None for axis in "nw"]
-        rows.append(row)
-    headers = ["where", "method"]
-    headers += [f"{name}, {subset}" for subset in ("all", "d ≥ 64", "w ≥ 16") for name in ("alpha", "beta")]
-    laws = [
-        [_home(a), a.series.label, *(f"{e['name']}: {100 * e['error']:.0f} %" for e in a.explanations[:4])]
-        for a in analysed
-        if len(a.explanations) >= 4 and not a.series.borrowed
+    body: list[Markup | str] = [
+        paragraph(
+            "Bootstrap intervals know nothing of lack of fit. So the law is fitted to three subsets (alpha / beta; "
+            "their intervals are in `exponents.csv`), local slopes are compared along n and w (largest less "
+            "smallest; 0 for a true power law), and competing laws are judged by their error on cells left out."
+        )
     ]
-    return Section(
-        "Guards",
-        [
-            paragraph(
-                "Bootstrap intervals know nothing of lack of fit. So the law is fitted to three subsets, local slopes "
-                "are compared along n and w (0 for a true power law), and competing laws are judged by their error on "
-                "cells left out."
-            ),
-            table([*headers, "Δ slope n", "Δ slope w"], rows),
-            details(
-                "Competing laws, best first, with their held-out error",
-                [table(["where", "method", "1st", "2nd", "3rd", "4th"], laws)],
-            ),
-        ],
-    )
+    for family, members in _by_family(analysed):
+        rows = []
+        for a in members:
+            if a.series.borrowed or not a.series.cells:
+                continue
+            law = a.fits["all"].law
+            slopes = law.largest_local_slope_difference if law else {}
+            steep = [round(v, 2) if (v := slopes.get(axis, math.nan)) == v else None for axis in ("n", "w")]
+            laws = ", ".join(f"{e['name']} {100 * e['error']:.0f} %" for e in a.explanations[:2])
+            both = [_both(fit) for fit in a.fits.values()]
+            rows.append([a.series.start, _unbroken(a.series.label), *both, *steep, laws or None])
+        body.append(subtitle(FAMILIES.get(family, family), f"guards-{family}"))
+        headers = ["start", "method", "all", "d ≥ 64", "w ≥ 16", "Δ along n", "Δ along w", "best laws (held-out error)"]
+        body.append(table(headers, rows, numeric=(5, 6)))
+    return Section("Guards", body)
+
+
+def _both(fit: Fit) -> str | None:
+    values = [f"{e[0]:.2f}" for name in ("max_d", "d") if (e := fit.exponent(name)) is not None]
+    return "\N{NO-BREAK SPACE}/\N{NO-BREAK SPACE}".join(values).replace("-0.00", "0.00").replace("-", "−") or None
 
 
 def tuning_section(analysed: Sequence[Analysed]) -> Section:
     """What was chosen, how sharp the choice is, and what missed."""
-    rows = []
-    for a in analysed:
-        if a.series.borrowed or not a.series.cells:
-            continue
-        t = tuning_of(a.series.cells)
-        span = t["step_size_range"]
-        chosen = "; ".join(f"{n}: " + ", ".join(f"{v} in {k}" for v, k in c.items()) for n, c in t["chosen"].items())
-        rows.append(
-            [
-                _home(a),
-                a.series.label,
-                t["trials"],
-                None if span is None else f"{span[0]:.2g} to {span[1]:.2g}, median {t['step_size_median']:.2g}",
-                chosen or None,
-                len(t["at_edge"]),
-                len(t["censored"]),
-                t["useful_width"],
-                None if t["diverged_share"] is None else f"{100 * t['diverged_share']:.0f} %",
-                None if t["stalled_share"] is None else f"{100 * t['stalled_share']:.0f} %",
-            ]
+    body: list[Markup | str] = [
+        paragraph(
+            "Every tuned method has the same number of trials, 24, on seeds that are not used to judge it. q is the "
+            "step size in natural units: 1 is 1/(tr H + 2 λ_max) for SPSA, times 1 − beta1 with momentum, times the "
+            "floor for HELENE, whose floors are ratios to h_0 = B‖g_0‖². Width: the factor that q may be off at a "
+            "cost of 1.5 times the best count. At edge: cells whose best q is the first or last of its grid; "
+            "missed: cells whose median seed missed the target. The theorem's update is prescribed, not tuned."
         )
-    headers = ["where", "method", "trials", "chosen q", "other settings", "at edge", "missed", "width", "diverged"]
-    return Section(
-        "Tuning",
-        [
-            paragraph(
-                "Every tuned method has the same number of trials, on seeds that are not used to judge it. q is the "
-                "step size in natural units: 1 is 1/(tr H + 2 λ_max) for SPSA, times 1 − beta1 with momentum, times "
-                "the floor for HELENE, whose floors are ratios to h_0 = B‖g_0‖². Width: the factor that q may be "
-                "off at a cost of 1.5 times the best count. Cells whose best q is the first or last of its grid "
-                "count as “at edge”, cells whose median seed missed the target as “missed”. Methods with one trial "
-                "are prescribed, not tuned."
-            ),
-            table([*headers, "stalled"], rows),
-        ],
-    )
+    ]
+    for family, members in _by_family(analysed):
+        rows = []
+        for a in members:
+            if a.series.borrowed or not any("q" in c.best for c in a.series.cells):
+                continue
+            t = tuning_of(a.series.cells)
+            low, high = t["step_size_range"]
+            q = f"{low:.2g} – {t['step_size_median']:.2g} – {high:.2g}".replace(" ", "\N{NO-BREAK SPACE}")
+            chosen = "; ".join(
+                f"{name} " + ", ".join(f"{value}: {times}" for value, times in counts.items())
+                for name, counts in t["chosen"].items()
+            )
+            lost = f"{100 * t['diverged_share']:.0f} %, {100 * t['stalled_share']:.0f} %".replace(
+                " %", "\N{NO-BREAK SPACE}%"
+            )
+            numbers = [len(t["at_edge"]), len(t["censored"]), t["useful_width"]]
+            rows.append([a.series.start, _unbroken(a.series.label), q, chosen or None, *numbers, lost])
+        if rows:
+            body.append(subtitle(FAMILIES.get(family, family), f"tuning-{family}"))
+            headers = ["start", "method", "chosen q: least, median, most", "other settings: cells", "at edge", "missed"]
+            body.append(table([*headers, "width", "diverged, stalled"], rows, numeric=(4, 5, 6)))
+    return Section("Tuning", body)
 
 
 def design_section(design: Design, analysed: Sequence[Analysed]) -> Section:
     """What is run, and how."""
-    rows = []
-    for a in analysed:
-        s = a.series
-        cells = f"{len(s.cells)}" + (" (borrowed)" if s.borrowed else "")
-        axes = zip(*[(c.n, c.max_d, c.d) for c in s.cells], strict=True)
-        spans = [f"{min(v)} to {max(v)}" for v in axes] or ["", "", ""]
-        note = "; ".join(filter(None, [s.borrowed, *s.unsupported]))
-        rows.append([FAMILIES.get(s.family, s.family), STARTS.get(s.start, s.start), s.label, cells, *spans, note])
-    targets = sorted({cell.config["target"] for cell in design.cells})
-    goals = " or ".join(f"{t:g}" for t in targets)
-    text = (
-        "n layers of width w, d = n w. A run ends when the loss, above its minimum, first falls to the target: "
-        f"{goals} of its value at the start (the larger for zeroth-order methods). Test seeds: 10 from d = 64 on, 16 "
-        f"below; tuning seeds: 5 and 9, others. A run that misses within {CAP:g} times the predicted count enters "
-        f"its median as infinity. While tuning, runs stop at {RACE:g} times the best median, which cannot change the "
-        "choice. Directions are those of the optimizers, bit for bit, and common to all step sizes and methods; "
-        "slopes along them are exact derivatives, which equal two-point ones to rounding."
-    )
-    return Section(
-        "Design",
-        [paragraph(text), table(["family", "start", "method", "cells", "n", "max d_i", "d", "note"], rows)],
-    )
+    goals = " or ".join(f"{t:g}" for t in sorted({cell.config["target"] for cell in design.cells}))
+    body: list[Markup | str] = [
+        paragraph(
+            "n layers of width w, d = n w. A run ends when the loss, above its minimum, first falls to the target: "
+            f"{goals} of its value at the start (the larger for zeroth-order methods). Test seeds: 10 from d = 64 "
+            f"on, 16 below; tuning seeds: 5 and 9, others. A run that misses within {CAP:g} times the predicted "
+            f"count enters its median as infinity. While tuning, runs stop at {RACE:g} times the best median, which "
+            "cannot change the choice. Directions are those of the optimizers, bit for bit, and common to all step "
+            "sizes and methods; slopes along them are exact derivatives, which equal two-point ones to rounding."
+        )
+    ]
+    for family, members in _by_family(analysed):
+        rows = []
+        for a in members:
+            s = a.series
+            axes = zip(*[(c.n, c.max_d, c.d) for c in s.cells], strict=True)
+            spans = [f"{min(v)} to {max(v)}".replace(" ", "\N{NO-BREAK SPACE}") for v in axes] or ["", "", ""]
+            cells = f"{len(s.cells)}, those per {s.ran_from}" if s.borrowed else f"{len(s.cells)}"
+            rows.append([s.start, _unbroken(s.label), cells, *spans, "; ".join(s.unsupported) or None])
+        body.append(subtitle(FAMILIES.get(family, family), f"design-{family}"))
+        body.append(table(["start", "method", "cells", "n", "max d_i", "d", "left out because"], rows))
+    return Section("Design", body)
+
+
+def _by_family(analysed: Sequence[Analysed]) -> list[tuple[str, list[Analysed]]]:
+    names = dict.fromkeys(a.series.family for a in analysed)
+    return [(name, [a for a in analysed if a.series.family == name]) for name in names]
 
 
 def cells_section(analysed: Sequence[Analysed]) -> Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -66,16 +67,17 @@ def loop(name, problem, x0, setting, seed, steps):
     return np.array(gaps)
 
 
-@pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("name", ["mezo", "per_layer", "heavy_ball", "helene"])
+# Two-point probes of single layers are simulated for separable problems only.
+FOLLOWED = [*itertools.product(["mezo", "heavy_ball", "helene"], SPECS), ("per_layer", "log_cosh")]
+
+
+@pytest.mark.parametrize(("name", "spec"), FOLLOWED)
 def test_batched_rows_follow_the_optimizers(name, spec):
     """The same seeds give the same trajectory, in float64 to the rounding of the two losses.
 
     c = (L⁺ − L⁻) / 2 eps carries an error of about u |L| / eps = 1e-16 · 10 / 1e-3 = 1e-12 relative to slopes of order
     1; a hundred steps that do not amplify it keep it below 1e-9.
     """
-    if name == "per_layer" and spec != "log_cosh":
-        pytest.skip("two-point probes of single layers are simulated for separable problems")
     problem = build(SPECS[spec])
     seeds, steps = [3, 2**63 + 4], 40
     x0 = starts(problem, "coordinate", 1.0, [s % 1000 for s in seeds])
@@ -101,12 +103,12 @@ def test_batched_rows_follow_the_optimizers(name, spec):
         assert not np.allclose(out.gaps[steps, :, 0], out.gaps[steps, :, 1], rtol=1e-3), "the floor must matter here"
 
 
-@pytest.mark.parametrize(("spec", "order"), [("coupled", 0), ("log_cosh", 2), ("logistic", 2)])
-@pytest.mark.parametrize("name", ["mezo", "per_layer"])
+@pytest.mark.parametrize(
+    ("name", "spec", "order"),
+    [("mezo", "coupled", 0), ("mezo", "log_cosh", 2), ("mezo", "logistic", 2), ("per_layer", "log_cosh", 2)],
+)
 def test_exact_slope_equals_the_two_point_one(name, spec, order):
     """To rounding on quadratics, to O(eps²) otherwise: the difference of the paths falls by 4 when eps is halved."""
-    if name == "per_layer" and spec != "log_cosh":
-        pytest.skip("two-point probes of single layers exist for separable problems")
     problem = build(SPECS[spec])
     x0 = starts(problem, "coordinate", 1.0, [1])
     settings = settings_of(name, problem, x0, [{"q": 1.0}])
