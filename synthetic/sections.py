@@ -18,8 +18,8 @@ from synthetic.results import FAMILIES
 Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
 _HOW_TO_READ = (
     "The tables give T ~ (max d_i)^alpha d^beta with 95 % intervals, on the cells with d ≥ 64 where there are eight or "
-    "more of them. The verdict is on “the steps follow max d_i and not d”. Scatter: standard deviation of log T about "
-    "the law. × MeZO: steps over tuned MeZO's, geometric mean."
+    "more of them. The verdict is on “the steps follow max d_i and not d”. × MeZO: steps over tuned MeZO's, "
+    "geometric mean."
 )
 _SHOWN = ("q", "floor_ratio", "lr", "radius")
 _THEORIES = {
@@ -49,17 +49,15 @@ def family_sections(analysed: Sequence[Analysed], pictures: Pictures) -> list[Se
 def _exponents(rows: Sequence[Analysed]) -> list[Markup]:
     lines = []
     for a in rows:
-        law = a.main.law
         link = Markup('<a href="#cells-{}">{}</a>').format(a.series.lender, _unbroken(a.series.label))
-        scatter = None if law is None else f"{100 * law.residual_sd:.0f}\N{NO-BREAK SPACE}%"
         ratio = None if a.ratio is None else spread(a.ratio)
-        lines.append([link, badge(a.verdict), exponent(a.main, "max_d"), exponent(a.main, "d"), scatter, ratio])
+        lines.append([link, badge(a.verdict), exponent(a.main, "max_d"), exponent(a.main, "d"), ratio])
     used = {(a.main.subset, a.main.law.num_cells, len(a.series.cells)) for a in rows if a.main.law is not None}
     said = " or ".join(
         f"all {most}" if subset == "all" else f"the {count} of {most} with {subset.replace('>=', '≥')}"
         for subset, count, most in sorted(used)
     )
-    headers = ["method", "verdict", "alpha (max d_i)", "beta (d)", "scatter", "× MeZO"]
+    headers = ["method", "verdict", "alpha (max d_i)", "beta (d)", "×\N{NO-BREAK SPACE}MeZO"]
     return [paragraph(f"Cells: {said}."), table(headers, lines)]
 
 
@@ -91,7 +89,7 @@ def controls_section(analysed: Sequence[Analysed]) -> Section:
         pair = [_against(c.measured, name, c.predicted.get(name)) for name in ("max_d", "d")]
         worst = f"{100 * math.expm1(c.largest_error):.0f}\N{NO-BREAK SPACE}%"
         passed = badge("passed" if c.passed else "broken_instrument")
-        home = f"{FAMILIES.get(a.series.family, a.series.family)}, per {a.series.start}"
+        home = f"{a.series.family.replace('_', ' ')}, {a.series.start}".replace(" ", "\N{NO-BREAK SPACE}")
         rows.append([home, f"{c.kind}", passed, *pair, worst, ", ".join(c.theory)])
     headers = [
         "where",
@@ -129,8 +127,9 @@ def guards_section(analysed: Sequence[Analysed]) -> Section:
     body: list[Markup | str] = [
         paragraph(
             "Bootstrap intervals know nothing of lack of fit. So the law is fitted to three subsets (alpha / beta; "
-            "their intervals are in `exponents.csv`), local slopes are compared along n and w (largest less "
-            "smallest; 0 for a true power law), and competing laws are judged by their error on cells left out."
+            "their intervals are in `exponents.csv`), the scatter of log T about the law on all cells is shown, "
+            "local slopes are compared along n and w (largest less smallest; 0 for a true power law), and competing "
+            "laws are judged by their error on cells left out."
         )
     ]
     for family, members in _by_family(analysed):
@@ -143,10 +142,21 @@ def guards_section(analysed: Sequence[Analysed]) -> Section:
             steep = [round(v, 2) if (v := slopes.get(axis, math.nan)) == v else None for axis in ("n", "w")]
             laws = ", ".join(f"{e['name']} {100 * e['error']:.0f} %" for e in a.explanations[:2])
             both = [_both(fit) for fit in a.fits.values()]
-            rows.append([a.series.start, _unbroken(a.series.label), *both, *steep, laws or None])
+            scatter = None if law is None else f"{100 * law.residual_sd:.0f}\N{NO-BREAK SPACE}%"
+            rows.append([a.series.start, _unbroken(a.series.label), *both, scatter, *steep, laws or None])
         body.append(subtitle(FAMILIES.get(family, family), f"guards-{family}"))
-        headers = ["start", "method", "all", "d ≥ 64", "w ≥ 16", "Δ along n", "Δ along w", "best laws (held-out error)"]
-        body.append(table(headers, rows, numeric=(5, 6)))
+        headers = [
+            "start",
+            "method",
+            "all",
+            "d ≥ 64",
+            "w ≥ 16",
+            "scatter",
+            "Δ along n",
+            "Δ along w",
+            "best laws (held-out error)",
+        ]
+        body.append(table(headers, rows, numeric=(5, 6, 7)))
     return Section("Guards", body)
 
 
