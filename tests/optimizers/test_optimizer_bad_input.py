@@ -25,7 +25,12 @@ def mezo(**options):
 def test_parameters_that_cannot_be_trained(method):
     quantised = nn.Parameter(torch.ones(3, dtype=torch.int8), requires_grad=False)
     quantised.requires_grad = False
+    with torch.inference_mode():
+        inference = nn.Parameter(torch.ones(3))
     cases = [
+        ([nn.Parameter(torch.ones(1).expand(3))], r"shape \(3,\) and strides \(0,\) has elements that share memory"),
+        ([nn.Parameter(torch.ones(4).as_strided((3, 2), (1, 1)))], r"strides \(1, 1\) has elements that share memory"),
+        ([inference], "made in torch.inference_mode and cannot be updated; clone"),
         ([nn.Parameter(torch.ones(3, dtype=torch.complex64))], "complex64; supported are float64, float32"),
         ([nn.Parameter(torch.ones(3, dtype=torch.float8_e4m3fn))], "float8_e4m3fn; supported are"),
         ([nn.Parameter(torch.ones(3).to_sparse())], "only dense parameters"),
@@ -111,6 +116,62 @@ def test_two_optimizers_on_one_parameter():
     assert resumed.param_groups[0]["step"] == 2
     with pytest.raises(ValueError, match="appear in more than one parameter group"):
         helene.MeZO([{"params": [p]}, {"params": [p]}])
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_a_step_within_a_step(method):
+    p = one()
+    optimizer = method.build([p], 0.1)
+    with pytest.raises(RuntimeError, match="step was called within a step of the same optimizer"):
+        optimizer.step(lambda: optimizer.step(lambda: p.sum()))
+    assert torch.equal(p, torch.ones(3))
+    assert optimizer.param_groups[0]["step"] == 0
+    optimizer.step(lambda: p.square().sum())
+
+
+def test_learning_rates_that_leave_their_range():
+    p = one()
+    optimizer = helene.MeZO([p], lr=lambda t: 0.1 if t < 2 else float("nan"))
+    optimizer.step(lambda: 1.0)
+    with pytest.raises(ValueError, match="lr at step 2 must be a number, 0 or above, got nan"):
+        optimizer.step(lambda: 1.0)
+    optimizer = helene.MeZO([p], 0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 1 - 2 * t)
+    optimizer.step(lambda: 1.0)
+    scheduler.step()
+    with pytest.raises(ValueError, match=r"lr at step 2 must be a number, 0 or above, got -0\.1"):
+        optimizer.step(lambda: 1.0)
+    assert torch.equal(p, torch.ones(3))
+
+
+@pytest.mark.parametrize("name", ["MeZO", "HiZOO", "ZOAdam"])
+def test_slopes_that_overflow(name):
+    p, losses = one(torch.float64), iter(range(9))
+    optimizer = getattr(helene, name)([p], 0.1, eps=1e-310)
+    with pytest.raises(FloatingPointError, match="eps = 1e-310 is too small"):
+        optimizer.step(lambda: float(next(losses)))
+    assert torch.equal(p, torch.ones(3, dtype=torch.float64))
+    assert optimizer.param_groups[0]["step"] == 0
+
+
+def test_empty_layers_have_directions_too():
+    empty, p = nn.Parameter(torch.ones(0, 3)), one()
+    groups = [{"params": [empty]}, {"params": [p]}]
+    optimizer = helene.MeZO(groups, 0.1, distribution="sphere", direction_per_layer=True)
+    optimizer.step(lambda: p.square().sum())
+    assert not torch.equal(p, torch.ones(3))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_a_step_in_inference_mode_and_the_next_outside(method):
+    p, q = one(), one()
+    inside, outside = method.build([p], 0.1), method.build([q], 0.1)
+    with torch.inference_mode():
+        inside.step(lambda: p.square().sum())
+    inside.step(lambda: p.square().sum())
+    for _ in range(2):
+        outside.step(lambda: q.square().sum())
+    assert torch.equal(p, q)
 
 
 def test_optimizers_keep_no_dropped_parameter_alive():

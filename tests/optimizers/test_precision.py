@@ -152,3 +152,21 @@ def test_rounding_is_a_function_of_the_key():
     assert np.array_equal(whole.numpy().view(np.uint32), noise.integers(1, 2, noise.ROUNDING_DRAW, 9, 0, 1000))
     for other in ((2, 2, noise.ROUNDING_DRAW, 9), (1, 3, noise.ROUNDING_DRAW, 9), (1, 2, noise.STATE_DRAW, 9)):
         assert (whole == noise.words(*other, 0, 1000)).sum() <= 1
+
+
+def test_every_rounding_has_draws_of_its_own(monkeypatch):
+    """Weights, m and v are rounded with words that share nothing, else their errors would be correlated."""
+    seen, original = [], noise.words
+
+    def recording(seed, step, draw, *rest):
+        seen.append((step, draw))
+        return original(seed, step, draw, *rest)
+
+    monkeypatch.setattr(noise, "words", recording)
+    p = nn.Parameter(torch.ones(5, dtype=torch.bfloat16))
+    optimizer = helene.Adam([p], 1e-3, rounding="stochastic", state_dtype="8bit", seed=3)
+    for _ in range(2):
+        optimizer.step(lambda: p.float().sum())
+    draws = (noise.STATE_DRAW, noise.STATE_DRAW + 1, noise.ROUNDING_DRAW)
+    assert sorted(seen) == sorted((step, draw) for step in (1, 2) for draw in draws)
+    assert len({*draws, noise.LABEL_DRAW, noise.CURVATURE_DRAW}) == 5
