@@ -1,7 +1,7 @@
 """Makes pytest run the claims: collects them, judges each, prints the table, writes the ledger and its page.
 
-A claim is one test item, ``theory/test_lemma7.py::L7``. The ledger and the page are written only by a run that judges
-everything: ``--claim``, a single module, ``-k`` and the like print their table and leave both as they are.
+A claim is one test item, ``theory/claims/test_lemma7.py::L7``. The ledger and the page are written only by a run that
+judges everything: ``--claim``, a single module, ``-k`` and the like print their table and leave both as they are.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from theory import ledger
-from theory.claim import Claim
-from theory.ids import IDS
-from theory.judge import judge
+from theory.ledger import book
+from theory.ledger.claim import Claim
+from theory.ledger.ids import IDS
+from theory.ledger.judge import judge
 
 settings.register_profile("deep")
 
@@ -52,8 +52,8 @@ class ClaimItem(pytest.Item):
     def runtest(self) -> None:
         """Runs the claim's evidence, keeps the record, fails where it differs from what is expected."""
         judgement = judge(self.claim)
-        module = self.path.relative_to(ledger.HERE.parent).as_posix()
-        self.config.stash[RECORDS][self.claim.id] = ledger.record(judgement, module)
+        module = self.path.relative_to(book.HERE.parent).as_posix()
+        self.config.stash[RECORDS][self.claim.id] = book.record(judgement, module)
         if self.claim.figure is not None:
             self.config.stash[FIGURES][self.claim.id] = self.claim.figure
         if judgement.failures:
@@ -73,7 +73,7 @@ class AbsentItem(pytest.Item):
 
     def runtest(self) -> None:
         """Records the absence and fails."""
-        self.config.stash[RECORDS][self.name] = ledger.absent(self.name)
+        self.config.stash[RECORDS][self.name] = book.absent(self.name)
         raise ClaimFailed(["no module judges this claim, so it has no verdict"])
 
     def repr_failure(self, excinfo, style=None):  # noqa: D102 - pytest's
@@ -138,9 +138,9 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
             config.hook.pytest_deselected(items=drop)
         config.stash[PARTIAL] = True
         items[:] = keep
-    elif not config.stash[PARTIAL] and set(ledger.module_paths()) <= config.stash[MODULES]:
+    elif not config.stash[PARTIAL] and set(book.module_paths()) <= config.stash[MODULES]:
         missing = [id for id in IDS if id not in claims]
-        items += [AbsentItem.from_parent(session, name=id, nodeid=f"theory/ids.py::{id}") for id in missing]
+        items += [AbsentItem.from_parent(session, name=id, nodeid=f"theory/ledger/ids.py::{id}") for id in missing]
 
 
 def _records(config: pytest.Config) -> list[dict]:
@@ -159,13 +159,13 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
         return
     terminalreporter.section("verdicts")
     width = terminalreporter._tw.fullwidth if terminalreporter._tw.hasmarkup else 120
-    for line in ledger.table(records, width):
+    for line in book.table(records, width):
         terminalreporter.write_line(line)
     if not _is_whole(config):
         return
-    from theory import page  # drawing: not needed, and not imported, by a run of some claims
+    from theory.ledger import page  # drawing: not needed, and not imported, by a run of some claims
 
-    terminalreporter.write_line(ledger.answer(records))
+    terminalreporter.write_line(book.answer(records))
     reports = config.rootpath / config.getoption("--reports", "reports")
-    written = [ledger.write(records, reports), *page.write(records, config.stash[FIGURES], reports)]
+    written = [book.write(records, reports), *page.write(records, config.stash[FIGURES], reports)]
     terminalreporter.write_line("written: " + ", ".join(os.path.relpath(path, config.rootpath) for path in written))

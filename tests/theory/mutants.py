@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from theory.claim import Claim, Evidence, Line, Missing, Search, Undefined, Units, Verdict, Witness
-from theory.judge import Examined, Finding, examine, examine_claim, examine_line, read
+from theory.ledger.claim import Claim, Evidence, Line, Missing, Search, Undefined, Units, Verdict, Witness
+from theory.ledger.judge import Examined, Finding, examine, examine_claim, examine_line, read
 
 Mutant = tuple[str, Claim, Examined]
 

@@ -8,10 +8,10 @@ import pytest
 
 from tests.theory.conftest import examined
 from tests.theory.mutants import broken, flipped
-from theory.claim import Claim, Missing, Proof, Search, Target, Undefined, Units, Verdict, Witness
-from theory.exact import related
-from theory.ids import IDS
-from theory.judge import Finding, conclude, verdict_from
+from theory.ledger.claim import Claim, Missing, Proof, Search, Target, Undefined, Units, Verdict, Witness
+from theory.ledger.exact import related
+from theory.ledger.ids import IDS
+from theory.ledger.judge import Finding, conclude, verdict_from
 
 #: What each verdict cannot do without: (kinds, target).
 NEEDS: dict[Verdict, tuple[tuple[tuple[type, ...], Target], ...]] = {

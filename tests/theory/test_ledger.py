@@ -12,23 +12,23 @@ from pathlib import Path
 import pytest
 
 from tests.theory.conftest import CLAIMS, examined
-from theory import ledger, page
-from theory.ids import IDS
-from theory.judge import conclude
-from theory.typeset import typeset
+from theory.ledger import book, page
+from theory.ledger.ids import IDS
+from theory.ledger.judge import conclude
+from theory.ledger.typeset import typeset
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def records() -> list[dict]:
-    return [ledger.record(conclude(claim, examined(claim)), "theory/test_x.py") for claim in CLAIMS.values()]
+    return [book.record(conclude(claim, examined(claim)), "theory/claims/test_x.py") for claim in CLAIMS.values()]
 
 
 def test_the_records_fit_the_schema(records: list[dict], tmp_path: Path) -> None:
-    path = ledger.write(records, tmp_path)
+    path = book.write(records, tmp_path)
     again = json.loads(path.read_text(encoding="utf-8"))
-    assert ledger.schema_errors(again) == []
+    assert book.schema_errors(again) == []
     assert [entry["id"] for entry in again][: len(IDS)] == list(IDS)
     summary = json.loads((tmp_path / "theory" / "summary.json").read_text(encoding="utf-8"))
     assert {"title", "answer", "command"} <= set(summary)
@@ -49,31 +49,31 @@ def test_the_records_fit_the_schema(records: list[dict], tmp_path: Path) -> None
 def test_the_schema_notices_a_wrong_value(records: list[dict], key: str, value: object) -> None:
     wrong = copy.deepcopy(records)
     wrong[0][key] = value
-    assert ledger.schema_errors(wrong)
+    assert book.schema_errors(wrong)
 
 
 def test_the_schema_notices_missing_keys_and_ids(records: list[dict]) -> None:
-    assert ledger.schema_errors([{k: v for k, v in records[0].items() if k != "id"}, *records[1:]])
-    assert ledger.schema_errors(records[1:])
-    assert ledger.schema_errors({"claims": records})
-    assert ledger.schema_errors([*records[:-1], "text"])
+    assert book.schema_errors([{k: v for k, v in records[0].items() if k != "id"}, *records[1:]])
+    assert book.schema_errors(records[1:])
+    assert book.schema_errors({"claims": records})
+    assert book.schema_errors([*records[:-1], "text"])
 
 
 def test_a_claim_without_a_module_has_no_verdict_and_shows(records: list[dict]) -> None:
-    gone = [ledger.absent("L7") if entry["id"] == "L7" else entry for entry in records]
-    assert ledger.schema_errors(json.loads(json.dumps(gone))) == []
-    assert ledger.counts(gone)["none"] == 1
-    assert any("L7" in line and "FAILS: no module" in line for line in ledger.table(gone))
-    assert "1 has no verdict" in ledger.answer(gone)
+    gone = [book.absent("L7") if entry["id"] == "L7" else entry for entry in records]
+    assert book.schema_errors(json.loads(json.dumps(gone))) == []
+    assert book.counts(gone)["none"] == 1
+    assert any("L7" in line and "FAILS: no module" in line for line in book.table(gone))
+    assert "1 has no verdict" in book.answer(gone)
     assert "no module judges this claim" in page.render(gone)
 
 
 def test_a_failing_claim_shows_in_table_and_page(records: list[dict]) -> None:
     claim = CLAIMS["L7"]
     failing = conclude(replace(claim, evidence=(), printed_proof=None), replace(examined(claim), findings=(), lines=()))
-    entry = ledger.record(failing)
+    entry = book.record(failing)
     assert entry["verdict"] is None
-    assert "expected holds_after_repair" in ledger.table([entry])[-1]
+    assert "expected holds_after_repair" in book.table([entry])[-1]
     assert "This run fails here" in page.render([entry])
 
 

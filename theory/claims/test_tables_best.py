@@ -1,0 +1,304 @@
+"""Which result is the best, by how much, and what bold type marks: exact arithmetic on the printed tables."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from theory.ledger.claim import Claim, Instance, Search, Sides, Target, Twin, Verdict, Witness
+from theory.sources import paper_numbers as paper
+
+Cells = list[tuple[Fraction, Fraction]]
+
+
+# --- TAB-bold -----------------------------------------------------------------------------------------------------
+
+
+def _column_best(at: Instance) -> Sides:
+    """Whether a cell of the OPT table is bold, and whether it is the largest of its column (1 for yes)."""
+    cell = paper.OPT[at["row"]][at["task"]]
+    return int(cell.bold), int(cell.value == max(row[at["task"]].value for row in paper.OPT.values()))
+
+
+def _pair_best(at: Instance) -> Sides:
+    """The same within the two cells, MeZO's and HELENE's, of one tuning."""
+    rows = [f"MeZO {at['tuning']}", f"HELENE {at['tuning']}"]
+    cell = paper.OPT[f"{at['method']} {at['tuning']}"][at["task"]]
+    return int(cell.bold), int(cell.value == max(paper.OPT[row][at["task"]].value for row in rows))
+
+
+BOLD = Claim(
+    id="TAB-bold",
+    place="Table 2 and its caption",
+    statement="In Table 2 bold type marks the best result of each column.",
+    expected=Verdict.REFUTED,
+    answer="Bold marks HELENE's cells that reach MeZO's with the same tuning; a cell where MeZO wins is never bold.",
+    evidence=(
+        Witness(
+            text="SST-2: HELENE's full tuning, 91.2, is bold (1); the column's largest is 92.4 (0).",
+            instance={"row": "HELENE FT", "task": "SST-2"},
+            sides=_column_best,
+            recorded=(1, 0),
+            harmless={"row": "HELENE prefix", "task": "SST-2"},
+            relation="==",
+        ),
+        Witness(
+            text="The better of the two methods with each tuning. RTE, LoRA: MeZO's 63.0 is not bold (0) and beats "
+            "HELENE's 50.6 (1).",
+            target=Target.KINDEST,
+            instance={"method": "MeZO", "tuning": "LoRA", "task": "RTE"},
+            sides=_pair_best,
+            recorded=(0, 1),
+            harmless={"method": "HELENE", "tuning": "LoRA", "task": "COPA"},
+            relation="==",
+        ),
+    ),
+    note="The rule that the type follows, in all 27 HELENE cells of Table 2 and all 18 of Table 1 (checked in "
+    "`test_bold_rule`): bold where HELENE's number is at least MeZO's with the same tuning. In Table 2 the best of a "
+    "column is elsewhere on RTE, BoolQ and WIC (Adam), ReCoRD (ICL, LP) and SQuAD (LP).",
+)
+
+
+def test_bold_rule():
+    """Closed rule, all cases: bold is exactly HELENE >= MeZO at the same tuning."""
+    for model in paper.TABLES:
+        for tuning, task, mezo, helene in paper.pairs(model):
+            assert helene.bold == (helene.value >= mezo.value), (model, tuning, task)
+            assert not mezo.bold
+
+
+# --- TAB-best-zo --------------------------------------------------------------------------------------------------
+
+
+def _best_zo(column: str) -> Fraction:
+    return max(paper.SST2[name][column].value for name in paper.SST2_ZO)
+
+
+def _is_bold(at: Instance) -> Sides:
+    cell = paper.SST2[at["method"]][at["column"]]
+    return int(cell.bold), int(cell.value == _best_zo(at["column"]))
+
+
+_BOLD_CELLS = tuple((name, c) for name in paper.SST2 for c in paper.SST2_COLUMNS if paper.SST2[name][c].bold)
+
+BEST_ZO = Claim(
+    id="TAB-best-zo",
+    place="Table 3 and its caption",
+    statement="In Table 3 bold type marks the best among the ZO methods (Forward-Grad included).",
+    expected=Verdict.HOLDS_AFTER_REPAIR,
+    answer="Every bold cell is a best one, but ZO-SGD's equal 90.8 on OPT with full tuning is not bold.",
+    evidence=(
+        Witness(
+            text="OPT, full tuning: ZO-SGD's 90.8 is not bold (0) and is the column's largest among ZO methods (1).",
+            instance={"method": "ZO-SGD", "column": "OPT FT"},
+            sides=_is_bold,
+            recorded=(0, 1),
+            harmless={"method": "HELENE", "column": "OPT FT"},
+            relation="==",
+        ),
+        Search(
+            text="All bold cells, one in each of the six columns.",
+            target=Target.REPAIRED,
+            cases=_BOLD_CELLS,
+            exhaustive=True,
+            sides=lambda case: (paper.SST2[case[0]][case[1]].value, _best_zo(case[1])),
+            relation="==",
+            twin=Twin(
+                "... and beats every other ZO method",
+                relation=">",
+                sides=lambda case: (
+                    paper.SST2[case[0]][case[1]].value,
+                    max(paper.SST2[name][case[1]].value for name in paper.SST2_ZO if name != case[0]),
+                ),
+            ),
+        ),
+    ),
+    repair="Each bold cell attains its column's best among the ZO methods; on OPT with full tuning ZO-SGD attains it "
+    "too.",
+)
+
+
+# --- TAB-best -----------------------------------------------------------------------------------------------------
+
+
+def _mean(values: list[Fraction]) -> Fraction:
+    return sum(values, Fraction(0)) / len(values)
+
+
+def _overall(at: Instance) -> Sides:
+    helene = _mean([paper.best_of_tunings("OPT", "HELENE", task) for task in at["tasks"]])
+    return helene, _mean([paper.OPT["Adam FT"][task].value for task in at["tasks"]])
+
+
+def _zo_means(case: tuple[str, tuple[str, ...]]) -> Sides:
+    rival, models = case
+    if rival == "MeZO":
+        cells = [(helene.value, mezo.value) for model in models for _, _, mezo, helene in paper.pairs(model)]
+    else:
+        cells = [(paper.SST2["HELENE"][c].value, paper.SST2[rival][c].value) for c in paper.SST2_COLUMNS]
+    return _mean([own for own, _ in cells]), _mean([other for _, other in cells])
+
+
+BOTH = ("RoBERTa", "OPT")
+BEST = Claim(
+    id="TAB-best",
+    place="Appendix, Limitations",
+    statement="HELENE delivers the best overall performance (said after a comparison with MeZO, ICL, prefix tuning "
+    "and full tuning).",
+    expected=Verdict.HOLDS_AFTER_REPAIR,
+    answer="Full tuning with Adam is better on both models; among ZO methods HELENE has the best mean of all cells.",
+    evidence=(
+        Witness(
+            text=r"OPT, mean of nine tasks: HELENE at its best tuning for each task $\frac{632.2}{9} = 70.2$, full "
+            r"tuning with Adam $\frac{636.1}{9} = 70.7$. (HELENE's full tuning alone: 67.3.)",
+            instance={"tasks": paper.OPT_TASKS},
+            sides=_overall,
+            recorded=(Fraction(6322, 90), Fraction(6361, 90)),
+            harmless={"tasks": ("CB",)},
+            relation=">=",
+        ),
+        Search(
+            text="All ZO rivals that the tables hold: MeZO on the 45 cells of Tables 1 and 2, six more on the six of "
+            "Table 3; means over all cells printed for both.",
+            target=Target.REPAIRED,
+            cases=(("MeZO", BOTH), *((name, ()) for name in paper.SST2_ZO if name != "HELENE")),
+            exhaustive=True,
+            sides=_zo_means,
+            relation=">",
+            twin=Twin("on each model by itself", cases=(("MeZO", ("OPT",)), ("MeZO", ("RoBERTa",)))),
+        ),
+    ),
+    repair="Among the ZO methods of the tables HELENE has the highest mean over all printed cells: over MeZO by 0.23 "
+    "points, over the others on SST-2 by 0.9 to 13.9.",
+    note="On RoBERTa alone MeZO's mean of 18 cells is higher by 0.51.",
+)
+
+
+# --- TAB-15pct ----------------------------------------------------------------------------------------------------
+
+
+def _largest_gain(at: Instance) -> Sides:
+    gains = [
+        helene.value - mezo.value
+        for model in at["models"]
+        for tuning, _, mezo, helene in paper.pairs(model)
+        if tuning in at["tunings"]
+    ]
+    return max(gains), at["claimed"] - Fraction(1, 2)
+
+
+def _relative_gain(case: tuple[str, str, str]) -> Fraction:
+    model, tuning, task = case
+    table = paper.TABLES[model][0]
+    mezo, helene = table[f"MeZO {tuning}"][task].value, table[f"HELENE {tuning}"][task].value
+    return (helene - mezo) / mezo
+
+
+_ACCURACY_CELLS = tuple(
+    (model, tuning, task) for model in BOTH for tuning, task, _, _ in paper.pairs(model) if task not in paper.F1_TASKS
+)
+
+FIFTEEN = Claim(
+    id="TAB-15pct",
+    place="Figure 3, caption (OPT-1.3B on SST-2, COPA, CB, SQuAD); Tables 1 and 2",
+    statement="HELENE's accuracy exceeds MeZO's by up to 15 %.",
+    expected=Verdict.HOLDS_AFTER_REPAIR,
+    answer="In points, the paper's unit for gains, the largest is 12.4 (F1) or 10 (accuracy); relative, 15.4 % (RTE).",
+    evidence=(
+        Witness(
+            text=r"In points, as the paper states its other gains: the largest of all 45 differences is SQuAD with "
+            r"prefix, $68.4 - 56.0 = 12.4$ (an F1), and 12.4 does not round to 15.",
+            instance={"models": BOTH, "tunings": paper.TUNINGS, "claimed": paper.PRINTED_BEST_GAIN},
+            sides=_largest_gain,
+            recorded=(Fraction("12.4"), Fraction(29, 2)),
+            harmless={"models": ("OPT",), "tunings": ("FT",), "claimed": 10},
+            relation=">=",
+        ),
+        Search(
+            text=r"All 42 accuracies of Tables 1 and 2, gains relative to MeZO's number; the bound is attained by RTE, "
+            r"full tuning: $\frac{64.4 - 55.8}{55.8} = \frac{43}{279}$.",
+            target=Target.REPAIRED,
+            cases=_ACCURACY_CELLS,
+            exhaustive=True,
+            sides=lambda case: (_relative_gain(case), Fraction(43, 279)),
+            twin=Twin("at most 15.0 %", sides=lambda case: (_relative_gain(case), Fraction(15, 100))),
+        ),
+    ),
+    repair="The largest gain in accuracy relative to MeZO's is 15.4 %, on RTE with full tuning (8.6 points).",
+    note="RTE is not among the four tasks of the figure, whose largest are 13.0 % in accuracy (CB) and 22.1 % in F1 "
+    "(SQuAD, prefix). The figure's curves are not in the source; a gap at some step before the end may be larger.",
+)
+
+
+# --- TAB-noise ----------------------------------------------------------------------------------------------------
+
+
+def _squared_t(method: str, tuning: str, task: str) -> Fraction:
+    """(difference of means)² over its squared standard error, s²/5 for each mean of five runs."""
+    one, other = paper.ROBERTA[f"MeZO {tuning}"][task], paper.ROBERTA[f"{method} {tuning}"][task]
+    if one.deviation is None or other.deviation is None:
+        raise ValueError(f"{tuning} {task} has no printed deviation")
+    return (other.value - one.value) ** 2 * paper.ROBERTA_RUNS / (one.deviation**2 + other.deviation**2)
+
+
+def _largest_t(at: Instance) -> Sides:
+    gains = [
+        _squared_t(at["method"], tuning, task)
+        for tuning in paper.TUNINGS
+        for task in paper.ROBERTA_TASKS
+        if paper.ROBERTA[f"{at['method']} {tuning}"][task].value > paper.ROBERTA[f"MeZO {tuning}"][task].value
+    ]
+    return max(gains), 4
+
+
+NOISE = Claim(
+    id="TAB-noise",
+    place="Table 1",
+    statement="On RoBERTa-large HELENE's differences to MeZO exceed the noise that the printed standard deviations "
+    "(five runs) imply: two standard errors of a difference of means.",
+    expected=Verdict.REFUTED,
+    answer="The largest of ten gains is 1.1 standard errors; only a loss exceeds two (MNLI with LoRA, 4.1).",
+    evidence=(
+        Witness(
+            text=r"SST-2, full tuning, squared: $\frac{5\,(91.6-90.5)^2}{1.2^2+2.3^2} = \frac{605}{673} < 4$.",
+            instance={"tuning": "FT", "task": "SST-2"},
+            sides=lambda at: (_squared_t("HELENE", at["tuning"], at["task"]), 4),
+            recorded=(Fraction(605, 673), 4),
+            harmless={"tuning": "LoRA", "task": "MNLI"},
+            relation=">=",
+        ),
+        Witness(
+            text=r"At least one gain: the largest, SST-2 with prefix, is $\frac{5\,(91.7-90.8)^2}{1.7^2+0.6^2} = "
+            r"\frac{81}{65}$, that is 1.1 standard errors.",
+            target=Target.KINDEST,
+            instance={"method": "HELENE"},
+            sides=_largest_t,
+            recorded=(Fraction(81, 65), 4),
+            harmless={"method": "Adam"},
+            relation=">=",
+        ),
+    ),
+    note="The runs' own values are not printed, so that a test with the five seeds paired can't be made.",
+)
+
+
+def test_notes():
+    """The numbers that texts of this module quote, by exact arithmetic."""
+    assert paper.rounded(_mean([paper.OPT["HELENE FT"][task].value for task in paper.OPT_TASKS])) == Fraction("67.3")
+    leads = [own - other for own, other in (_zo_means((name, ())) for name in paper.SST2_ZO if name != "HELENE")]
+    assert (paper.rounded(min(leads)), paper.rounded(max(leads))) == (Fraction("0.9"), Fraction("13.9"))
+    relative = {
+        case: paper.rounded(100 * _relative_gain(case)) for case in (("OPT", "FT", "CB"), ("OPT", "prefix", "SQuAD"))
+    }
+    assert list(relative.values()) == [Fraction("13.0"), Fraction("22.1")]
+    best = {task: max(row[task].value for row in paper.OPT.values()) for task in paper.OPT_TASKS}
+    at = {task: [name for name, row in paper.OPT.items() if row[task].value == best[task]] for task in paper.OPT_TASKS}
+    assert {task: names for task, names in at.items() if not any("HELENE" in name for name in names)} == {
+        "RTE": ["Adam FT"],
+        "BoolQ": ["Adam FT"],
+        "WIC": ["Adam FT"],
+        "ReCoRD": ["ICL", "LP"],
+        "SQuAD": ["LP"],
+    }
+
+
+CLAIMS = (BOLD, BEST_ZO, BEST, FIFTEEN, NOISE)

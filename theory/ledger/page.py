@@ -1,0 +1,231 @@
+"""The ledger's page: the table of verdicts, then a section per claim. A view of the records; it judges nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from helene.lab import pages
+from helene.lab.provenance import provenance
+from theory.ledger import book
+from theory.ledger.claim import Verdict
+from theory.ledger.typeset import typeset
+
+Record = Mapping[str, Any]
+Figures = Mapping[str, Callable[[], str]]
+
+PROOFS = book.HERE / "proofs"
+_KINDS = {
+    "witness": "Witness",
+    "search": "Search",
+    "proof": "Proof",
+    "units": "Units",
+    "undefined": "Undefined",
+    "missing": "Missing",
+    "check": "Check",
+}
+_TARGETS = {"printed": "", "kindest": "against the kindest reading", "repaired": "of the repaired statement"}
+_MEANING = {
+    "holds": "true as printed: a proof re-derived, and a search that refutes a false twin but not the claim",
+    "holds_after_repair": "false or unclear as printed, true once repaired",
+    "refuted": "false as printed and in the kindest reading that keeps its point",
+    "ill_posed": "without a truth value: undefined symbols, or sides of different units",
+    "not_decidable": "the paper does not print what is needed",
+}
+
+
+def write(records: Sequence[Record], figures: Figures, reports: Path) -> list[Path]:
+    """Writes ``theory/index.html`` under ``reports`` and rebuilds the index of all reports; returns both paths."""
+    page = pages.write_text(reports / "theory" / "index.html", render(records, figures))
+    return [page, pages.write_index(reports)]
+
+
+def render(records: Sequence[Record], figures: Figures | None = None) -> str:
+    """The page as text."""
+    sections = [pages.Section("Verdicts", [*_legend(records), *_tables(records)], "verdicts")]
+    for title in _section_titles(records):
+        body = [piece for entry in records if entry["section"] == title for piece in _claim(entry, figures or {})]
+        sections.append(pages.Section(title, body))
+    sections.append(pages.Section("The proofs, written out", _proofs(), "proofs"))
+    return pages.render_page(
+        title=book.TITLE,
+        answer=book.answer(records),
+        sections=sections,
+        command=book.COMMAND,
+        provenance=provenance(book.COMMAND),
+    )
+
+
+def _section_titles(records: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(entry["section"] for entry in records))
+
+
+def _legend(records: Sequence[Record]) -> list[Markup]:
+    number = book.counts(records)
+    rows = [(pages.badge(verdict), number[verdict], _MEANING[verdict]) for verdict in Verdict]
+    if number.get("none"):
+        rows.append((pages.badge("failed", "no verdict"), number["none"], "its checks failed or did not run"))
+    return [
+        pages.table(("verdict", "claims", "meaning"), rows),
+        pages.paragraph(
+            "A verdict is what the checks of this run found; a printed proof is judged apart from its statement. "
+            "`pytest theory/ --claim L7` runs one claim in seconds."
+        ),
+    ]
+
+
+def _tables(records: Sequence[Record]) -> list[Markup]:
+    pieces = []
+    for title in _section_titles(records):
+        entries = [entry for entry in records if entry["section"] == title]
+        with_proof = any(entry["proof"] for entry in entries)
+        heads = ("claim", "verdict", *(["printed proof"] if with_proof else []), "what was found")
+        rows = [
+            (
+                Markup('<a href="#{0}" style="white-space: nowrap">{0}</a>').format(entry["id"]),
+                _verdict(entry["verdict"]),
+                *([_verdict(entry["proof"]) if entry["proof"] else None] if with_proof else []),
+                _sentence(entry),
+            )
+            for entry in entries
+        ]
+        pieces.append(pages.table(heads, rows, caption=title))
+    return pieces
+
+
+def _verdict(word: str | None, absent: str = "no verdict") -> Markup:
+    return pages.badge(word) if word else pages.badge("failed", absent)
+
+
+def _sentence(entry: Record) -> str:
+    return f"FAILS: {entry['failures'][0]}" if entry["failures"] else entry["answer"]
+
+
+def _claim(entry: Record, figures: Figures) -> list[Markup]:
+    """A claim's section."""
+    head = Markup('<h3 id="{0}">{0} {1}{2}</h3>').format(
+        entry["id"],
+        _verdict(entry["verdict"]),
+        Markup(" {}").format(pages.badge(entry["proof"], f"printed proof {entry['proof']}")) if entry["proof"] else "",
+    )
+    pieces = [head]
+    if entry["failures"]:
+        pieces.append(Markup("<p><strong>This run fails here:</strong> {}</p>").format("; ".join(entry["failures"])))
+    if not entry["module"]:
+        return pieces
+    pieces.append(_labelled("Claim", entry["statement"], Markup("<small>— {}</small>").format(entry["place"])))
+    pieces.append(_labelled("Found", entry["answer"]))
+    witnesses = [check for check in entry["checks"] if check["kind"] == "witness"]
+    pieces += [_labelled(_title(check), check["text"], _mark(check)) for check in witnesses]
+    if entry["repair"]:
+        pieces.append(_labelled("Repaired", entry["repair"]))
+    if entry["note"]:
+        pieces.append(_labelled("Note", entry["note"]))
+    if entry["id"] in figures:
+        pieces.append(Markup("<figure>{}</figure>").format(_inline(figures[entry["id"]]())))
+    others = [check for check in entry["checks"] if check["kind"] != "witness"]
+    if others:
+        pieces.append(pages.details("Evidence", [piece for check in others for piece in _check(check)]))
+    if entry["reading"]:
+        pieces.append(pages.details(f"A reading, judged: {entry['reading']['verdict']}", _reading(entry["reading"])))
+    if entry["proof_lines"]:
+        pieces.append(pages.details("The printed proof, line by line", [_lines(entry["proof_lines"])]))
+    command = f"pytest theory/ --claim {entry['id']}"
+    seconds = pages.number(entry["duration_seconds"], 2)
+    pieces.append(
+        Markup('<p class="rerun"><code>{}</code> ({} s; <code>{}</code>)</p>').format(command, seconds, entry["module"])
+    )
+    return pieces
+
+
+def _labelled(label: str, text: str, more: Markup | str = "") -> Markup:
+    """A paragraph that opens with a label; ``more`` follows its text."""
+    body = Markup(re.sub(r"theory/proofs/(\w+\.md)", r'<a href="#\1">theory/proofs/\1</a>', str(typeset(text))))
+    first, closing, rest = body.partition("</p>")
+    start = Markup("<p><strong>{}.</strong> ").format(label) + Markup(first.removeprefix("<p>"))
+    return (
+        start + Markup(" {}").format(more) + Markup(closing) + Markup(rest) if more else start + closing + Markup(rest)
+    )
+
+
+def _title(check: Record) -> str:
+    return " ".join(filter(None, (_KINDS[check["kind"]], _TARGETS[check["target"]])))
+
+
+def _mark(check: Record) -> Markup:
+    return pages.badge("passed", "confirmed") if check["confirmed"] else pages.badge("failed", "not confirmed")
+
+
+def _check(check: Record) -> list[Markup]:
+    found = Markup("{} {} s: {}").format(_mark(check), pages.number(check["seconds"], 2), check["detail"])
+    pieces = [_labelled(_title(check), check["text"])]
+    if check["steps"]:
+        steps = (
+            Markup("<li>{} <small>({})</small></li>").format(
+                typeset(step["text"], inline=True), "by machine" if step["by_machine"] else "by the reader"
+            )
+            for step in check["steps"]
+        )
+        pieces.append(Markup("<ul>{}</ul>").format(Markup("").join(steps)))
+    if check["twin"]:
+        pieces.append(_labelled("False twin", check["twin"]))
+    return [*pieces, Markup("<p>{}</p>").format(found)]
+
+
+def _reading(reading: Record) -> list[Markup]:
+    pieces = [_labelled("Reading", reading["statement"], _verdict(reading["verdict"]))]
+    pieces += [piece for check in reading["checks"] for piece in _check(check)]
+    return [*pieces, _labelled("Repaired", reading["repair"])] if reading["repair"] else pieces
+
+
+def _lines(lines: Sequence[Record]) -> Markup:
+    tones = {"false": "wrong", "unjustified": "gap", "slip": "ill_posed", "sound": "sound", "open": "failed"}
+    names = {"slip": "misprint"}
+    rows = [
+        (
+            number,
+            pages.badge(tones[line["status"]], str(names.get(line["status"], line["status"]))),
+            typeset(line["text"]) + Markup("").join(typeset(witness) for witness in line["witnesses"]),
+        )
+        for number, line in enumerate(lines, start=1)
+    ]
+    return pages.table(("", "status", "line, and the witness against it"), rows)
+
+
+def _inline(svg: str) -> Markup:
+    start = svg.find("<svg")
+    return Markup(svg[max(0, start) :].replace(' xmlns="http://www.w3.org/2000/svg"', "", 1))
+
+
+def _proofs() -> list[Markup]:
+    """The pages of ``theory/proofs``: the overview, then each one folded."""
+    overview = PROOFS / "README.md"
+    pieces = [_proof_page(overview)[1]] if overview.is_file() else []
+    for path in sorted(set(PROOFS.glob("*.md")) - {overview}):
+        title, body = _proof_page(path)
+        pieces.append(Markup('<div id="{}">{}</div>').format(path.name, pages.details(title, [body])))
+    return pieces
+
+
+def _proof_page(path: Path) -> tuple[str, Markup]:
+    """Title and body, drawings inline; links to its neighbours lead to their place on this page."""
+    title, _, text = path.read_text(encoding="utf-8").partition("\n")
+    body = re.sub(r'href="(\w+\.md)"', r'href="#\1"', str(_demoted(typeset(text))))
+    body = re.sub(r'<img src="(\w+\.svg)"[^>]*>', lambda match: str(_drawing(path.with_name(match.group(1)))), body)
+    return title.lstrip("# "), Markup(body)
+
+
+def _drawing(path: Path) -> Markup:
+    return Markup("<figure>{}</figure>").format(_inline(path.read_text(encoding="utf-8")))
+
+
+def _demoted(html: Markup) -> Markup:
+    """Headings two levels down, to stand inside a section."""
+    text = str(html)
+    for level in (3, 2, 1):
+        text = text.replace(f"<h{level}>", f"<h{level + 2}>").replace(f"</h{level}>", f"</h{level + 2}>")
+    return Markup(text)

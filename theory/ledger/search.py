@@ -1,0 +1,149 @@
+"""Looking for a counterexample, and showing that the looking would have found one.
+
+A twin is a statement made false: a constant sharpened past the best one attained, a hypothesis dropped. Where the twin
+falls, the same search would have found such an error in the statement; that is what its silence is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
+
+from theory.ledger.claim import Search
+from theory.ledger.exact import related
+
+#: The profile ``deep`` looks at this many times more instances, with fresh seeds.
+DEEP_FACTOR = 100
+SEED = 2024
+
+Predicate = Callable[[Any], bool]
+
+
+class _Enough(Exception):
+    """Ends a walk early."""
+
+
+def walk(strategy: SearchStrategy[Any], visit: Callable[[Any], bool], num_examples: int) -> None:
+    """Visits instances of a strategy until ``visit`` returns True or there are ``num_examples``; nothing is shrunk.
+
+    The same instances in every run, however the caller's source is worded, but for ``--hypothesis-profile=deep``.
+    """
+    deep = settings.get_current_profile_name() == "deep"
+
+    @settings(
+        max_examples=num_examples * (DEEP_FACTOR if deep else 1),
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        verbosity=hypothesis.Verbosity.quiet,
+    )
+    @given(strategy)
+    def look(instance: Any) -> None:
+        if visit(instance):
+            raise _Enough
+
+    try:
+        (look if deep else seed(SEED)(look))()
+    except _Enough:
+        pass
+
+
+def counterexample(
+    sides: Callable[[Any], tuple[Any, Any]],
+    relation: Any,
+    *,
+    strategy: SearchStrategy[Any] | None = None,
+    cases: Sequence[Any] | None = None,
+    num_examples: int = 200,
+) -> tuple[Any, int]:
+    """The first instance found where ``lhs relation rhs`` is false, or None, and how many were looked at.
+
+    Raises:
+        ValueError: If neither or both of strategy and cases are given, or there is no case.
+    """
+    if (strategy is None) == (cases is None):
+        raise ValueError("give a strategy or a list of cases, one of the two")
+    looked, found = 0, None
+
+    def falsifies(instance: Any) -> bool:
+        nonlocal looked, found
+        looked += 1
+        lhs, rhs = sides(instance)
+        if related(lhs, relation, rhs):
+            return False
+        found = instance
+        return True
+
+    if strategy is not None:
+        walk(strategy, falsifies, num_examples)
+    elif not cases:
+        raise ValueError("no case to look at")
+    else:
+        any(map(falsifies, cases))
+    return found, looked
+
+
+def run(search: Search) -> tuple[bool, str]:
+    """Whether the search finds nothing against the statement and something against its false twin; the numbers."""
+    found, looked = counterexample(
+        search.sides, search.relation, strategy=search.strategy, cases=search.cases, num_examples=search.num_examples
+    )
+    if found is not None:
+        return False, f"counterexample after {looked}: {found}"
+    twin = search.twin
+    own = twin.strategy is not None or twin.cases is not None
+    caught, tries = counterexample(
+        twin.sides or search.sides,
+        twin.relation or search.relation,
+        strategy=twin.strategy if own else search.strategy,
+        cases=twin.cases if own else search.cases,
+        num_examples=search.num_examples,
+    )
+    if caught is None:
+        return False, f"no power: the false twin survived {tries} instances ({twin.text})"
+    return True, f"{looked} instances, none against; the false twin falls at instance {tries}"
+
+
+@dataclass
+class Survey:
+    """What a search for several statements at once found.
+
+    Attributes:
+        looked: Number of instances.
+        against: For each statement that failed somewhere, the first instance.
+        fallen: For each false twin that fell, the number of the first instance against it.
+    """
+
+    looked: int = 0
+    against: dict[str, Any] = field(default_factory=dict)
+    fallen: dict[str, int] = field(default_factory=dict)
+
+
+def survey(
+    strategy: SearchStrategy[Any],
+    statements: Mapping[str, Predicate],
+    twins: Mapping[str, Predicate],
+    num_examples: int = 300,
+) -> Survey:
+    """Looks at every instance for every statement, and for every twin that has not fallen yet."""
+    found = Survey()
+
+    def look(instance: Any) -> bool:
+        found.looked += 1
+        for name, holds in statements.items():
+            if name not in found.against and not holds(instance):
+                found.against[name] = instance
+        for name, holds in twins.items():
+            if name not in found.fallen and not holds(instance):
+                found.fallen[name] = found.looked
+        return False
+
+    walk(strategy, look, num_examples)
+    return found
