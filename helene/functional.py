@@ -218,7 +218,7 @@ def newton_step(
 
 def second_difference(loss_plus: float, loss_minus: float, loss: float, eps: float) -> float:
     r"""|L⁺ + L⁻ − 2 L| / (2 eps²): half the curvature along a direction, without its sign (HiZOO)."""
-    return abs(loss_plus + loss_minus - 2.0 * loss) / (2.0 * eps * eps)
+    return abs(loss_plus + loss_minus - 2.0 * loss) / (2.0 * eps) / eps  # the square of a tiny eps would be 0
 
 
 def hizoo_step(

@@ -127,22 +127,33 @@ class Probe:
         """
         if self._checked:
             return self._evaluate(closure, direction, radius)
-        loss, unperturbed = self._watched(closure, direction, radius)
+        loss, unperturbed, idle = self._watched(closure, direction, radius)
         if unperturbed and self._by_module:
             self._use_full_copies(unperturbed, "read outside their own module's forward")
-            loss, unperturbed = self._watched(closure, direction, radius)
+            loss, unperturbed, idle = self._watched(closure, direction, radius)
         if unperturbed:
             raise ValueError(
                 f"parameters {self._names(unperturbed)} are read through another tensor that shares their memory, so "
                 "they would stay unperturbed; let the loss read the parameter itself"
             )
+        if idle:  # nobody knows how a later loss will read them
+            self._use_full_copies(idle, "not read by the first loss, so freeze them if none reads them")
         self._checked = True
         return loss
 
-    def _watched(self, closure: Closure, direction: Displacement, radius: float) -> tuple[Tensor, list[int]]:
+    def loss_here(self, closure: Closure) -> Tensor:
+        """The closure's loss at theta, by the code that the probes run: modules with hooks may take another path."""
+        with torch.no_grad(), ExitStack() as stack:
+            for module in self._by_module:
+                stack.callback(module.register_forward_pre_hook(_pass_by).remove)
+            torch.clear_autocast_cache()
+            return scalar_loss(closure())
+
+    def _watched(self, closure: Closure, direction: Displacement, radius: float) -> tuple[Tensor, list[int], list[int]]:
+        """The loss, the parameters read unperturbed, and those whose modules did not run."""
         with _ReadWatch([t.tensor for t in self.targets]) as watch:
             loss = self._evaluate(closure, direction, radius, watch)
-        return loss, sorted(watch.seen)
+        return loss, sorted(watch.seen), sorted(set(range(len(self.targets))) - watch.entered)
 
     def _evaluate(
         self, closure: Closure, direction: Displacement, radius: float, watch: _ReadWatch | None = None
@@ -175,7 +186,7 @@ class Probe:
 
 
 def scalar_loss(value: Any) -> Tensor:
-    """A closure's result as a detached 0-dim tensor.
+    """A closure's result as a detached floating-point 0-dim tensor; Python's numbers and integers become float64.
 
     Raises:
         ValueError: If it is None or not one number.
@@ -184,7 +195,7 @@ def scalar_loss(value: Any) -> Tensor:
     if value is None:
         raise ValueError("the closure returned None; it must return the loss of one minibatch")
     try:
-        loss = torch.as_tensor(value).detach()
+        loss = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None).detach()
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"the closure returned a {type(value).__name__}; it must return one number") from None
     if loss.numel() != 1 or loss.is_complex():
@@ -192,6 +203,8 @@ def scalar_loss(value: Any) -> Tensor:
             f"the closure returned {loss.dtype} of shape {tuple(loss.shape)}; it must return one real number"
         )
     loss = loss.reshape(())
+    if not loss.is_floating_point():
+        loss = loss.double()  # a count of errors, say: its difference is taken, and means
     if not torch.isfinite(loss):
         raise FloatingPointError(
             f"the loss is {loss.item()}; parameters and state are unchanged. A smaller lr or eps or a wider dtype helps"
@@ -217,21 +230,24 @@ class _Swap:
     def enter(self, indices: Sequence[int]) -> None:
         if self.watch:
             self.watch.paused = True
-        for i in indices:
-            if self.depth[i] == 0:
-                copy = self.scratch.take(self.targets[i].tensor)
-                write_perturbed(copy, self.targets[i], self.direction, self.radius)
-                self.originals[i] = self.targets[i].tensor.data
-                self.targets[i].tensor.data = copy
-            self.depth[i] += 1
+            self.watch.entered.update(indices)
+        with torch.inference_mode(False), torch.no_grad():  # in that mode, pointing elsewhere has no effect
+            for i in indices:
+                if self.depth[i] == 0:
+                    copy = self.scratch.take(self.targets[i].tensor)
+                    write_perturbed(copy, self.targets[i], self.direction, self.radius)
+                    self.originals[i] = self.targets[i].tensor.data
+                    self.targets[i].tensor.data = copy
+                self.depth[i] += 1
         if self.watch:
             self.watch.paused = False
 
     def leave(self, indices: Sequence[int]) -> None:
-        for i in indices:
-            self.depth[i] -= 1
-            if self.depth[i] == 0:
-                self.targets[i].tensor.data = self.originals.pop(i)
+        with torch.inference_mode(False), torch.no_grad():
+            for i in indices:
+                self.depth[i] -= 1
+                if self.depth[i] == 0:
+                    self.targets[i].tensor.data = self.originals.pop(i)
 
     @contextmanager
     def hooked(self, module: nn.Module, owned: list[int]) -> Iterator[None]:
@@ -242,7 +258,9 @@ class _Swap:
             marks.append(self.scratch.top)
             self.enter(owned)
 
-        def after(*_: Any) -> None:
+        def after(_module: nn.Module, _args: Any, output: Any) -> None:
+            if self.watch:
+                self.watch.note_views(output, {i: self.targets[i].tensor for i in owned})
             self.leave(owned)
             self.scratch.top = marks.pop()
 
@@ -294,28 +312,51 @@ class Scratch:
 
 
 class _ReadWatch(TorchDispatchMode):
-    """Notes which parameters' own memory is read by an operation, that is, read unperturbed."""
+    """Notes which parameters' own memory is read by an operation, that is, read unperturbed.
+
+    Attributes:
+        seen: Parameters found so, and those of which a module returned a view: the copy is gone when that is read.
+        entered: Parameters that were perturbed.
+        paused: Whether operations are let pass.
+    """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         super().__init__()
         self.spans = sorted((*_span(t), i) for i, t in enumerate(tensors) if t.numel())
         self.starts = [start for start, _, _ in self.spans]
         self.seen: set[int] = set()
+        self.entered: set[int] = set()
         self.paused = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not self.paused:
             for leaf in tree_leaves((args, kwargs)):
-                if isinstance(leaf, Tensor) and leaf.layout == torch.strided and leaf.numel():
+                if _has_span(leaf):
                     self._note(*_span(leaf))
         return func(*args, **kwargs)
+
+    def note_views(self, output: Any, copies: dict[int, Tensor]) -> None:
+        """Note the perturbed copies of which a module's output is a view: it will be read when they are gone."""
+        spans = [_span(leaf) for leaf in tree_leaves(output) if _has_span(leaf)]
+        for i, copy in copies.items():
+            start, end = _span(copy)
+            if copy.numel() and any(a < end and start < b for a, b in spans):
+                self.seen.add(i)
 
     def _note(self, start: int, end: int) -> None:
         k = bisect_right(self.starts, end - 1)
         while k and self.spans[k - 1][1] > start:
             k -= 1
             self.seen.add(self.spans[k][2])
+
+
+def _pass_by(*_: Any) -> None:
+    """A hook that does nothing."""
+
+
+def _has_span(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.layout == torch.strided and not leaf.is_nested and leaf.numel() > 0
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:

@@ -61,6 +61,7 @@ class Base(torch.optim.Optimizer):
     }
     _SHARED: ClassVar[tuple[str, ...]] = ("seed",)
     _claim: checks.Claim | None = None
+    _stepping = False
 
     def __init__(self, params: Iterable[Any], hyper: dict[str, Any], options: Mapping[str, Any]) -> None:
         unknown = sorted(set(options) - set(self._OPTIONS))
@@ -90,12 +91,21 @@ class Base(torch.optim.Optimizer):
             The loss, detached, on its device; no forward is made for it alone.
 
         Raises:
-            ValueError: If the closure returns no scalar.
-            FloatingPointError: If a loss is not finite; parameters and state are then unchanged.
+            ValueError: If the closure returns no scalar, or lr has left its range.
+            RuntimeError: If the optimizer is in a step already.
+            FloatingPointError: If a loss or a slope is not finite; parameters and state are then unchanged.
         """
-        step = self._begin()
-        scalars, self.last_loss = self._measure(closure, step)
-        self._apply(step, scalars)
+        if self._stepping:
+            raise RuntimeError("step was called within a step of the same optimizer; a closure only returns its loss")
+        self._stepping = True
+        try:
+            with torch.inference_mode(False):  # or state would be tensors that no later step may write
+                step = self._begin()
+                scalars, self.last_loss = self._measure(closure, step)
+                checks.finite(scalars, self.param_groups[0])
+                self._apply(step, scalars)
+        finally:
+            self._stepping = False
         return self.last_loss
 
     @property
@@ -145,6 +155,8 @@ class Base(torch.optim.Optimizer):
         if self._schedule:
             for group in self.param_groups:
                 group["lr"] = self._schedule(step)
+        for group in self.param_groups:
+            checks.nonnegative(group["lr"], f"lr at step {step}")
         return step
 
     @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,6 +55,22 @@ def parameter(p: Tensor, name: str) -> None:
         raise ValueError(f"parameter {name} is {p.dtype}; supported are {', '.join(str(d)[6:] for d in SUPPORTED)}")
     if p.is_meta:
         raise ValueError(f"parameter {name} is on the meta device; load the weights before making the optimizer")
+    if p.is_inference():
+        raise ValueError(f"parameter {name} was made in torch.inference_mode and cannot be updated; clone it outside")
+    if _overlaps(p):
+        raise ValueError(
+            f"parameter {name} of shape {tuple(p.shape)} and strides {p.stride()} has elements that share memory; "
+            "train a contiguous() copy of it, or what it is expanded from"
+        )
+
+
+def finite(scalars: Sequence[float], group: Mapping[str, Any]) -> None:
+    """Raise FloatingPointError unless what a step measured from finite losses is finite too."""
+    if not all(map(math.isfinite, scalars)):
+        raise FloatingPointError(
+            f"slopes {list(scalars)[:4]} of finite losses are not finite, so eps = {group.get('eps')!r} is too "
+            "small; parameters and state are unchanged. 1e-3 is usual in float32"
+        )
 
 
 class Claim:
@@ -86,6 +102,16 @@ class Claim:
                     "use one optimizer with parameter groups, or make this one anew from its state_dict"
                 )
         self.checked = Claim._made
+
+
+def _overlaps(p: Tensor) -> bool:
+    """Whether elements may share memory: each axis must step beyond all that the finer ones reach."""
+    reach = 0
+    for stride, size in sorted((stride, size) for stride, size in zip(p.stride(), p.shape, strict=True) if size > 1):
+        if stride <= reach:
+            return p.numel() > 0
+        reach += stride * (size - 1)
+    return False
 
 
 def _is_number(value: Any) -> bool:

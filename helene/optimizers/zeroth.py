@@ -14,7 +14,7 @@ from helene.curvature import mean_gradient
 from helene.optimizers import checks
 from helene.optimizers.base import Base, Chunk, Options, Updates
 from helene.optimizers.statistics import expected_cosine
-from helene.probe import Closure, Direction, Probe, chunks, compute_dtype, scalar_loss
+from helene.probe import Closure, Direction, Probe, chunks, compute_dtype
 
 DISTRIBUTIONS = ("gaussian", "rademacher", "sphere")
 MAX_DIRECTIONS = 1 << 15
@@ -220,13 +220,11 @@ class ZerothOrder(Base):
             for start, end in chunks(target.tensor.numel()):
                 z = direction.chunk(target.id, start, end, target.tensor.device, torch.float64)
                 squares += (z @ z).item()
-        return math.sqrt(size / squares)
+        return math.sqrt(size / squares) if size else 1.0
 
     def _loss(self, closure: Closure) -> Tensor:
         """L(theta)."""
-        with torch.no_grad():
-            torch.clear_autocast_cache()
-            return scalar_loss(closure())
+        return self._probe.loss_here(closure)
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)

@@ -65,6 +65,39 @@ class Outside(nn.Module):
         return self.other(nn.functional.linear(x, self.inner.weight, self.inner.bias))
 
 
+class View(nn.Module):
+    """Returns a view of its parameter, as modules for positions do."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(8, 4))
+
+    def forward(self, length):
+        return self.table[:length]
+
+
+class Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.positions, self.first, self.last = View(), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        positions = self.positions(len(x))
+        return self.last(self.first(x) + positions)
+
+
+class Padded(nn.Module):
+    """Torch's fast path turns padded batches into nested tensors, unless hooks are in its way."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, dropout=0.0)
+        self.encoder = nn.TransformerEncoder(layer, 1).eval()
+
+    def forward(self, x):
+        return self.encoder(x, src_key_padding_mask=torch.tensor([[False, False, True], [False, False, False]]))
+
+
 class Normed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -95,8 +128,9 @@ MODELS = {
     "recurrent": (lambda: nn.LSTM(4, 3), lambda: torch.randn(5, 4)),
     "reparametrized": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), lambda: torch.randn(5, 4)),
     "read outside": (Outside, lambda: torch.randn(5, 4)),
+    "view returned": (Positions, lambda: torch.randn(5, 4)),
 }
-READ_OUTSIDE = {"attention", "read outside"}
+READ_OUTSIDE = {"attention", "read outside", "view returned"}
 
 
 def setting(name, dtype=torch.float32):
@@ -194,6 +228,52 @@ def test_scratch_is_one_module_with_the_model_and_all_without():
         for _ in range(2):
             probe.loss(lambda: module(x).mean(), DIRECTION, EPS)
         assert probe.scratch.num_bytes == expected
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:encoder.*read outside their own module")
+def test_all_losses_take_the_path_with_hooks():
+    """L(theta) of a one-sided estimate and L(theta + 0 z) are one number; torch's fast path gives another."""
+    torch.manual_seed(0)
+    module, x = Padded(), torch.randn(2, 3, 4)
+    probe = Probe(targets_of(module), module)
+    at_zero = probe.loss(lambda: module(x).square().mean(), DIRECTION, 0.0)
+    assert torch.equal(probe.loss_here(lambda: module(x).square().mean()), at_zero)
+
+
+def test_parameters_that_only_a_later_loss_reads():
+    """Read outside their module, once the first loss has passed them by."""
+    torch.manual_seed(0)
+    module, x = nn.ModuleDict({"first": nn.Linear(4, 1), "second": nn.Linear(4, 1)}), torch.randn(5, 4)
+    probe = Probe(targets_of(module), module)
+
+    def second(m):
+        return nn.functional.linear(x, m["second"].weight, m["second"].bias).square().mean()
+
+    with pytest.warns(UserWarning, match=r"second.weight, second.bias: not read by the first loss.*\(20 bytes\)"):
+        probe.loss(lambda: module["first"](x).square().mean(), DIRECTION, EPS)
+    found = probe.loss(lambda: second(module), DIRECTION, EPS)
+    assert torch.equal(found, second(moved(module, EPS)).detach())
+
+
+def test_inference_mode_within_the_closure():
+    module, loss_of = setting("called twice")
+    probe = Probe(targets_of(module), module)
+
+    def closure():
+        with torch.inference_mode():
+            return loss_of(module)
+
+    for radius in (EPS, -EPS):
+        assert torch.equal(probe.loss(closure, DIRECTION, radius), loss_of(moved(module, radius)).detach())
+
+
+@pytest.mark.parametrize("value", [0.1, 3, True, torch.tensor(3)])
+def test_numbers_that_are_not_tensors_keep_their_precision(value):
+    p = nn.Parameter(torch.ones(3))
+    loss = Probe([Target(p, 1, "w")]).loss(lambda: value, DIRECTION, EPS)
+    assert loss.dtype == torch.float64
+    assert loss.item() == value
 
 
 def test_a_compiled_model_gets_full_copies():
