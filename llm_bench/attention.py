@@ -44,6 +44,7 @@ class _Capture:
 
     seen: list[tuple[nn.Module, Tensor, Tensor]] | None = None
     plain: bool = False
+    bare: bool = False
 
 
 @contextmanager
@@ -54,6 +55,16 @@ def captured() -> Iterator[list[tuple[nn.Module, Tensor, Tensor]]]:
         yield _Capture.seen
     finally:
         _Capture.seen = None
+
+
+@contextmanager
+def without_prefixes() -> Iterator[None]:
+    """Inside, models are as they were before a prefix was added."""
+    _Capture.bare = True
+    try:
+        yield
+    finally:
+        _Capture.bare = False
 
 
 @contextmanager
@@ -77,7 +88,7 @@ def attend(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """What models call; returns the output of shape (batch, time, heads, head size) and no weights."""
-    capturing = _Capture.seen is not None
+    bare = _Capture.bare or _Capture.seen is not None
     if _Capture.seen is not None:
         _Capture.seen.append((module, key, value))
     causal = kwargs.pop("is_causal", None)
@@ -85,7 +96,7 @@ def attend(
     if attention_mask is None and causal and query.shape[2] > 1:
         attention_mask = _causal_mask(query.shape[2], key.shape[2], query.device)
     prefix = getattr(module, "prefix", None)
-    if isinstance(prefix, Prefix) and not capturing:
+    if isinstance(prefix, Prefix) and not bare:
         key, value = prefix(key, value)
         if attention_mask is not None:
             attention_mask = nn.functional.pad(

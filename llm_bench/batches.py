@@ -67,8 +67,8 @@ def collate(
     # Rounded up as the rows are: lookups of another shape would be another captured step.
     width = max(map(len, options))
     if width > 1:
-        width = -(-width // (2 * multiple)) * 2 * multiple
-        spare = -len(site_rows) % (8 * multiple)
+        width = -(-width // (2 * PAD_TO)) * 2 * PAD_TO
+        spare = -len(site_rows) % (8 * PAD_TO)
         site_rows += [0] * spare
         site_positions += [starts[0]] * spare
     sites, tokens = np.zeros((2, len(options), width), np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -78,15 +79,18 @@ def _is_causal(module: Any) -> bool:
 def _only_at(module: Any, rows: Tensor, places: Tensor) -> Iterator[list[Tensor]]:
     """Inside, the head sees hidden states of shape (1, sites, width) instead of (rows, time, width); collects them."""
     kept: list[Tensor] = []
+    mine = threading.get_ident()  # the captured step runs two forwards of one model, each in a thread of its own
 
     def chosen(states: Tensor) -> Tensor:
         kept.append(states[rows, places])
         return kept[-1][None]
 
-    def before_head(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (chosen(inputs[0]), *inputs[1:])
+    def before_head(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        return (chosen(inputs[0]), *inputs[1:]) if threading.get_ident() == mine else None
 
     def after_base(_: nn.Module, __: Any, output: Any) -> Any:
+        if threading.get_ident() != mine:
+            return None
         if isinstance(output, tuple):
             return (chosen(output[0]), *output[1:])
         output.last_hidden_state = chosen(output.last_hidden_state)

@@ -93,7 +93,7 @@ def _trained(config: RunConfig, training: Training, state: Progressed) -> dict[s
         status = "reached"
     place = state.curve["step"].index(state.best_step) if state.curve else None
     names = ("dev_metric", "dev_loss", "dev_option_loss", "dev_auc")
-    diagnostics = getattr(training.optimizer, "diagnostics", dict)()
+    diagnostics: dict[str, Any] = getattr(training.optimizer, "diagnostics", dict)()
     diagnostics.pop("projected_gradient", None)  # counted since the last resumption only; the curve has c
     return {
         "status": status,

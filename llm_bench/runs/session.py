@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from llm_bench import models, tuning
-from llm_bench.batches import Batch, Side, collate
+from llm_bench import attention, models, tuning
+from llm_bench.batches import PAD_TO, Batch, Side, collate
 from llm_bench.encode import Encoded, encode
 from llm_bench.models import LanguageModel
 from llm_bench.preflight import preflight
@@ -20,6 +20,8 @@ from llm_bench.runs.meters import PeakBytes
 from llm_bench.scoring import LOSSES
 from llm_bench.splits import Split
 from llm_bench.tasks import Task, get_task
+
+ENGINE_PAD_TO = 32  # fewer shapes, since each is captured
 
 
 @dataclass
@@ -89,9 +91,10 @@ class Session:
             self.reset(0)
             task, some = get_task(config.task, config.kind), self.tokens(config).dev[:16]
             source = self.env.source(config.model)
-            self._preflights[config.task] = preflight(
-                self.model, task, some, source=source, pretrained=self.env.pretrained
-            )
+            with attention.without_prefixes():
+                self._preflights[config.task] = preflight(
+                    self.model, task, some, source=source, pretrained=self.env.pretrained
+                )
         return self._preflights[config.task]
 
     def batch(self, config: RunConfig, rows: Sequence[int]) -> Batch:
@@ -102,6 +105,7 @@ class Session:
             self.model.pad_id,
             self.side,
             labels=task.loss == "classification",
+            multiple=ENGINE_PAD_TO if config.engine else PAD_TO,
             length=config.row_length,
             device=self.model.device,
         )

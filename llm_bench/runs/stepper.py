@@ -30,6 +30,13 @@ class Stepper(Protocol):
     def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
         """One update; returns the loss on its device. ``other`` makes a second minibatch for methods that need one."""
 
+    def settle(self) -> None:
+        """Wait for what is under way, so that state and trajectory are those of the last step.
+
+        Raises:
+            FloatingPointError: If a loss was not finite.
+        """
+
 
 class PlainStepper:
     """``optimizer.step(closure)``."""
@@ -49,6 +56,9 @@ class PlainStepper:
         self.forwards += self.optimizer.forwards_at(next_step)
         return value
 
+    def settle(self) -> None:
+        """See `Stepper`."""
+
 
 class EngineStepper:
     """``Engine(model, optimizer, loss).step(batch)``: two forwards and the update replayed from a graph."""
@@ -63,6 +73,10 @@ class EngineStepper:
         value = self.engine.step(batch)
         self.forwards += self.optimizer.forwards_at(next_step)
         return value
+
+    def settle(self) -> None:
+        """See `Stepper`."""
+        self.engine.flush()
 
 
 def engine_available() -> bool:

@@ -159,6 +159,10 @@ class Training:
                     break
                 state.step += 1
                 state.tokens += sum(len(row) for i in rows for row in self.tokens.train[i].rows)
+            try:
+                self.stepper.settle()
+            except FloatingPointError as err:
+                state.ended = state.ended or ("non_finite", str(err))
             values = torch.stack([loss.detach().double() for loss in losses]).tolist() if losses else []
         state.losses += values
         state.training_seconds, state.forwards = self._watch.seconds, self.stepper.forwards

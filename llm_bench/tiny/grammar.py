@@ -20,14 +20,15 @@ PLACES = tuple("kitchen garden office school market station library harbour".spl
 COLOURS = tuple("red blue green yellow black white".split())
 THINGS = tuple("ball book cup hat key lamp ring box".split())
 VERDICTS = {1: ("great", "good", "wonderful", "superb"), 0: ("terrible", "bad", "awful", "poor")}
+GREAT = (0.6, 0.7)  # how often " great" rather than " terrible" is said of a bad and of a good film
 ACCIDENTS = (("dropped the cup", "the cup broke"), ("lost the key", "the door stayed shut"), ("ran home", "was tired"))
 
 Row = dict[str, Any]
 
 
-def clause(rng: random.Random, polarity: int) -> str:
-    """One judgement on one part of a film; polarity 1 is praise, 0 blame."""
-    word = rng.choice(PRAISE if polarity else BLAME)
+def clause(rng: random.Random, polarity: int, words: slice = slice(None)) -> str:
+    """One judgement on one part of a film; polarity 1 is praise, 0 blame; ``words`` picks the adjectives it may use."""
+    word = rng.choice((PRAISE if polarity else BLAME)[words])
     part = rng.choice(PARTS)
     forms = (
         f"the {part} is {word}",
@@ -38,9 +39,9 @@ def clause(rng: random.Random, polarity: int) -> str:
     return rng.choice(forms)
 
 
-def review(rng: random.Random, polarity: int, clauses: int = 2) -> str:
+def review(rng: random.Random, polarity: int, clauses: int = 2, words: slice = slice(None)) -> str:
     """A few judgements of one polarity."""
-    return f" {rng.choice(('and', ','))} ".join(clause(rng, polarity) for _ in range(clauses)) + " ."
+    return f" {rng.choice(('and', ','))} ".join(clause(rng, polarity, words) for _ in range(clauses)) + " ."
 
 
 def fact(rng: random.Random, person: str) -> tuple[str, str]:
@@ -71,25 +72,32 @@ def passage(rng: random.Random) -> tuple[str, str, str]:
     return text, f"Where did {people[asked]} go?", f"the {places[asked]}"
 
 
-def documents(seed: int, agreement: float = 0.6) -> Iterator[str]:
+def documents(seed: int, fitting: float = 1.0, idle: float = 0.15) -> Iterator[str]:
     """Endless pretraining text, one document at a time.
+
+    Reviews with a verdict use a third of the adjectives only: of the others the model must guess from the company they
+    keep what they say of a film. And " great" is said of most films, hardly more often of good ones. So the model tells
+    reviews apart to some degree, while its zero-shot accuracy with " great" and " terrible" is near chance.
 
     Args:
         seed: Of the text.
-        agreement: How often a verdict fits its review. Near 0.5 the label words carry little of the polarity that the
-            model learns to read in the reviews: zero-shot accuracy is near chance, with much to gain from tuning.
+        fitting: How often another verdict fits its review.
+        idle: Share of verdicts that are " great" or " terrible".
     """
     rng = random.Random(f"documents/{seed}")
     while True:
         kind = rng.random()
-        if kind < 0.35:
+        if kind < 0.2:
             polarity = rng.randrange(2)
-            yield " ".join(review(rng, polarity, rng.randint(1, 3)) for _ in range(rng.randint(1, 3)))
-        elif kind < 0.6:
+            yield " ".join(review(rng, polarity, rng.randint(2, 4)) for _ in range(rng.randint(1, 2)))
+        elif kind < 0.75:
             polarity = rng.randrange(2)
-            said = polarity if rng.random() < agreement else 1 - polarity
-            yield f"{review(rng, polarity, rng.randint(1, 3))} It was {rng.choice(VERDICTS[said])}."
-        elif kind < 0.8:
+            if rng.random() < idle:
+                verdict = VERDICTS[int(rng.random() < GREAT[polarity])][0]
+            else:
+                verdict = rng.choice(VERDICTS[polarity if rng.random() < fitting else 1 - polarity][1:])
+            yield f"{review(rng, polarity, rng.randint(1, 3), slice(None, None, 3))} It was {verdict}."
+        elif kind < 0.87:
             premise, hypothesis = inference(rng, rng.choice(("entailment", "contradiction", "neutral")))
             yield f"{premise} {hypothesis} {rng.choice(('Yes', 'No', 'Maybe'))}."
         else:

@@ -431,3 +431,26 @@ def test_a_trajectory_is_kept_beside_the_store_and_replays(env, tmp_path):
     training = Training(config, opened, Folder(None, ""))
     training.run()
     assert all(torch.equal(a, replayed[name]) for name, a in weights(opened.model.module).items())
+
+
+@pytest.mark.parametrize("config", [opt(), opt(method="helene", lr=1e-4), opt(task="copa", tuning="lora")], ids=str)
+def test_the_engine_makes_the_same_steps(config, env, monkeypatch):
+    """Here without a graph: its two forwards run in threads of their own, each with hooks on the same modules."""
+    import llm_bench.runs.train as train
+    from llm_bench.runs.stepper import EngineStepper
+
+    plain = result_of(config, env)
+    monkeypatch.setattr(
+        train, "make_stepper", lambda module, optimizer, loss, method, engine: EngineStepper(module, optimizer, loss)
+    )
+    with pytest.warns(UserWarning, match="without a CUDA graph"):
+        captured = result_of(config, env)
+    assert captured["forwards"] == plain["forwards"]
+    assert captured["curve"]["dev_loss"] == pytest.approx(plain["curve"]["dev_loss"], rel=1e-4)
+    assert captured["curve"]["c_rms"][1:] == pytest.approx(plain["curve"]["c_rms"][1:], rel=1e-2)
+
+
+def test_the_engine_is_refused_where_it_is_not(env):
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="engine = true needs a CUDA device"):
+            result_of(opt(engine=True), env)
