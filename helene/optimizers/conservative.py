@@ -22,8 +22,8 @@ class ZOConservative(ZerothOrder):
 
     Cost of a step: 5 forwards (2 for g, 3 for the candidates; 4 if one-sided, where L(theta) is known), 5 draws of z, 5
     passes over the parameters; no state. A candidate is a perturbed copy, so nothing has to be undone: a step that is
-    refused leaves theta as it was, bit for bit. A candidate whose loss is not finite is refused. lr is the middle of
-    the ZO-LLM grid.
+    refused leaves theta as it was, bit for bit. A candidate whose loss is not finite is refused. Candidates are rounded
+    to nearest, also where the step taken is rounded stochastically. lr is the middle of the ZO-LLM grid.
 
     Args:
         params: Parameters, named parameters or groups of either; a group is a layer.
