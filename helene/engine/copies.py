@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +11,22 @@ from torch import Tensor
 from helene.engine.plan import Plan, Unit
 from helene.kernels.tiles import TILE, Piece, Tiles
 from helene.probe import Direction, Target, write_perturbed
+
+
+class CopyKernel(NamedTuple):
+    """How the kernel that writes copies is launched.
+
+    Attributes:
+        tile: Elements of a program.
+        num_warps: Warps of a program.
+        programs: At most so many at a time, each going on with the next tile; 0 for one a tile.
+        priority: Of its stream; the forwards have −1, and lower goes first.
+    """
+
+    tile: int = TILE
+    num_warps: int = 4
+    programs: int = 0
+    priority: int = 0
 
 
 class Copies:
@@ -23,8 +40,7 @@ class Copies:
         control: int64 on the device: seed, step, draw.
         values: float32 on the device, the first is eps.
         key: Gives the direction and eps of the current step, for the path without kernels.
-        tile: Elements that a program of the kernel writes.
-        num_warps: Warps of a program.
+        kernel: How the kernel is launched.
     """
 
     def __init__(
@@ -36,11 +52,10 @@ class Copies:
         control: Tensor,
         values: Tensor,
         key: Callable[[], tuple[Direction, float]],
-        tile: int = TILE,
-        num_warps: int = 4,
+        kernel: CopyKernel,
     ) -> None:
         self.targets, self.plan, self.fused, self.control, self.values = targets, plan, fused, control, values
-        self.key, self.tile, self.num_warps = key, tile, num_warps
+        self.key, self.kernel = key, kernel
         device = targets[0].tensor.device
         if ring is None or ring.numel() < plan.ring_bytes:
             ring = torch.empty(plan.ring_bytes, dtype=torch.uint8, device=device)
@@ -126,7 +141,8 @@ class Copies:
                 self.values,
                 first_tile=low,
                 num_tiles=high - low,
-                num_warps=self.num_warps,
+                num_warps=self.kernel.num_warps,
+                programs=self.kernel.programs,
             )
 
     def _views_of(self, unit: Unit, buffer: Tensor, start: int, together: bool) -> dict[int, dict[int, Tensor]]:
@@ -144,4 +160,4 @@ class Copies:
             theta = self.targets[index].tensor.detach()
             piece = Piece(theta, self.targets[index].id, offset // theta.element_size())
             pieces.setdefault(theta.dtype, []).append(piece)
-        return [Tiles(same, self.tile) for same in pieces.values()]
+        return [Tiles(same, self.kernel.tile) for same in pieces.values()]

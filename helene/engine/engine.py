@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from helene.engine import batches
 from helene.engine.control import HISTORY, Control
+from helene.engine.copies import CopyKernel
 from helene.engine.lanes import Worker
 from helene.engine.pair import Streams
 from helene.engine.parallel import Ranks
@@ -19,7 +20,6 @@ from helene.engine.plan import UNIT_BYTES
 from helene.engine.shape import Setting, Shape, scalar
 from helene.kernels import backend
 from helene.kernels.methods import NUM_HYPERS, Method, method_of
-from helene.kernels.tiles import TILE
 from helene.optimizers.curved import Curved
 from helene.optimizers.zeroth import ZerothOrder
 from helene.probe import Direction, _is_compiled, scalar_loss
@@ -52,7 +52,7 @@ class Engine:
         concurrent: Whether the two forwards may share the GPU at one time: faster where a batch does not fill it. Their
             activations are then held at the same time, but for what follows a layer too large for the ring.
         paced: Whether copies are written beside work other than matrix products, instead of as early as possible.
-        copy_kernel: Elements and warps of a program that writes copies; for tuning.
+        copy_kernel: How the kernel that writes copies is launched; for tuning.
         scratch_bytes: Size of the ring, by default a few of the largest layers.
         unit_bytes: Bound on how much is copied by one launch, unless a single module has more.
         buckets: Lengths to pad batches to, so that few shapes occur; without them each shape is captured.
@@ -76,7 +76,7 @@ class Engine:
         capture: bool = True,
         concurrent: bool = True,
         paced: bool = True,
-        copy_kernel: tuple[int, int] = (TILE, 4),
+        copy_kernel: CopyKernel | None = None,
         scratch_bytes: int | None = None,
         unit_bytes: int = UNIT_BYTES,
         buckets: Sequence[int] | None = None,
@@ -95,7 +95,7 @@ class Engine:
                 raise ValueError(f"{name} must be 1 or above, got {value!r}")
         self.model, self.optimizer, self.loss = model, optimizer, loss or _default_loss
         self._plan_options = {"unit_bytes": unit_bytes, "ring_bytes": scratch_bytes}
-        self._may_capture, self._paced, self._copy_kernel = capture, paced, copy_kernel
+        self._may_capture, self._paced, self._copy_kernel = capture, paced, copy_kernel or CopyKernel()
         self._buckets, self._padding, self._side = (
             sorted(buckets or ()),
             {**batches.PADDING, **(padding or {})},
@@ -104,7 +104,7 @@ class Engine:
         self._check_every, self._max_shapes = check_every, max_shapes
         self.ranks = Ranks(group)
         self._workers = Worker(), Worker()
-        self._streams = Streams(optimizer._targets[0].tensor.device, concurrent)
+        self._streams = Streams(optimizer._targets[0].tensor.device, concurrent, self._copy_kernel.priority)
         self._told: set[str] = set()
         self._pending: list[int] = []
         self._reset()
@@ -231,7 +231,9 @@ class Engine:
     def _structure(self) -> list[Any]:
         """What decides how a step is made; a change of any of it starts afresh."""
         names = ("num_directions", "two_sided", "distribution", "direction_per_layer", "curvature", "floor_rule")
-        return [[group.get(n) for n in (*names, "rounding", "state_dtype")] for group in self.optimizer.param_groups]
+        groups = self.optimizer.param_groups
+        kinds = [[group.get(n) for n in (*names, "rounding", "state_dtype")] for group in groups]
+        return [*kinds, any(group["weight_decay"] for group in groups)]
 
     def _shape_of(self, layout: batches.Layout) -> Shape:
         key = (*layout.key, self.model.training)

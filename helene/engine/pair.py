@@ -19,22 +19,23 @@ Event = torch.cuda.Event | None
 
 
 class Streams:
-    """Where the plus forward, the minus forward and the copies go; the copies give way to the forwards.
+    """Where the plus forward, the minus forward and the copies go.
 
     Args:
         device: Where the parameters are. Off the GPU all streams are None.
         concurrent: Whether the two forwards may run at the same time. Otherwise they take turns on one stream, and
             the memory that one has freed serves the other.
+        priority: Of the copies' stream.
     """
 
-    def __init__(self, device: torch.device, concurrent: bool) -> None:
+    def __init__(self, device: torch.device, concurrent: bool, priority: int = 0) -> None:
         self.plus: Stream = None
         self.minus: Stream = None
         self.copy: Stream = None
         if device.type == "cuda":
             self.plus = torch.cuda.Stream(device, priority=-1)
             self.minus = torch.cuda.Stream(device, priority=-1) if concurrent else self.plus
-            self.copy = torch.cuda.Stream(device)
+            self.copy = torch.cuda.Stream(device, priority=priority)
 
     def __iter__(self) -> Iterator[Stream]:
         return iter((self.plus, self.minus, self.copy))

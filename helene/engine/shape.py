@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from helene.engine.batches import Layout, Static
 from helene.engine.control import Control
-from helene.engine.copies import Copies
+from helene.engine.copies import Copies, CopyKernel
 from helene.engine.lanes import Worker
 from helene.engine.pair import Pair, Streams
 from helene.engine.plan import SMALL_BYTES, Call, Changed, Plan, make_plan, trace
@@ -36,7 +36,7 @@ class Setting:
         streams: Where the work goes.
         plan_options: ``unit_bytes`` and ``ring_bytes`` of `make_plan`.
         paced: See `helene.engine.pair.CopyQueue`.
-        copy_kernel: Elements and warps of a program that writes copies.
+        copy_kernel: How the kernel that writes copies is launched.
         direction: Key of the current step.
         eps: Radius of the current step.
     """
@@ -52,7 +52,7 @@ class Setting:
         workers: tuple[Worker, Worker],
         plan_options: dict[str, Any],
         paced: bool,
-        copy_kernel: tuple[int, int],
+        copy_kernel: CopyKernel,
     ) -> None:
         self.model, self.loss, self.targets, self.fused, self.control = model, loss, targets, fused, control
         self.streams, self.workers, self.plan_options = streams, workers, plan_options
@@ -189,7 +189,7 @@ class Shape:
                 setting.control.control,
                 setting.control.values,
                 lambda: (setting.direction, setting.eps),
-                *setting.copy_kernel,
+                setting.copy_kernel,
             )
             setting.ring = self._copies.ring
         return self._copies

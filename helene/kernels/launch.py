@@ -15,7 +15,7 @@ from helene.kernels import update as updates
 from helene.kernels.tiles import MASK, NUM_FIELDS, TILE, Tiles
 
 ROUNDS = noise.ROUNDS
-FAST = os.environ.get("TRITON_INTERPRET") != "1"  # the hardware's cosine: within 4e-6 · max(1, |z|), and update-bound
+FAST = os.environ.get("TRITON_INTERPRET") != "1"  # see helene.kernels.philox
 _BLOCKS = TILE // 4
 
 
@@ -60,6 +60,7 @@ def perturb(
     rounds: int = ROUNDS,
     fast: bool = FAST,
     num_warps: int = kernels.NUM_WARPS,
+    programs: int = 0,
 ) -> None:
     """plus ← theta + eps z and minus ← theta − eps z, each where it is given, for all or some tiles of a table.
 
@@ -73,13 +74,15 @@ def perturb(
         num_tiles: How many tiles, all of the rest by default.
         rounds: Of the generator; for measurements.
         fast: The hardware's cosine; for measurements.
-        num_warps: For measurements.
+        num_warps: Of a program.
+        programs: At most so many programs share the tiles, 0 for one a tile.
     """
     count = tiles.num_tiles - first_tile if num_tiles is None else num_tiles
     sink = plus if plus is not None else minus
     if not count or sink is None:
         return
-    kernels.perturb[(count,)](
+    grid = min(count, programs) if programs else count
+    kernels.perturb[(grid,)](
         tiles.base,
         sink if plus is None else plus,
         sink if minus is None else minus,
@@ -88,6 +91,7 @@ def perturb(
         control,
         values,
         first_tile,
+        count,
         NUM_FIELDS,
         plus is not None,
         minus is not None,
@@ -96,6 +100,7 @@ def perturb(
         tiles.tile,
         rounds,
         fast,
+        bool(programs),
         num_warps=num_warps,
     )
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from helene import functional
 from helene.kernels.tiles import Piece, Tiles
 
-SGD, HELENE, MOMENTUM, SIGN, ADAM, LION = range(6)  # the codes of helene.kernels.update
+SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN = range(7)  # the codes of helene.kernels.update
 NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)
 NUM_HYPERS = 12
 
@@ -82,6 +82,8 @@ def method_of(optimizer: Any) -> Method | str:
             return f"parameter {target.name} is not contiguous"
         if target.tensor.dtype == torch.float64:
             return f"parameter {target.name} is float64, the kernels compute in float32"
+    if method.code == SGD and not any(g["weight_decay"] for g in optimizer.param_groups):
+        return method._replace(code=SGD_PLAIN)
     return method
 
 

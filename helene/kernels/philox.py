@@ -1,9 +1,9 @@
 r"""Triton functions that give z from its key: the generator and the normals of `helene.noise`.
 
 The integers are those of `helene.noise.integers`, bit for bit. The normals use polynomials of our own (weighted minimax
-fits; their error is far below a unit in the last place of float32), built from operations that the interpreter has too,
-so that one text runs everywhere. Only the sine and cosine have a second form, the hardware's, behind the constexpr
-``FAST``; the logarithm has none, for the hardware's is wrong by 8e-4 near u = 1.
+fits, errors below a unit in the last place of float32), built from operations that the interpreter has too. Only sine
+and cosine have a second form behind the constexpr ``FAST``, the hardware's after a reduction to half a turn, a fifth
+fewer instructions a number; the logarithm has none, for the hardware's is wrong by 8e-4 near u = 1.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ def radius(word):
     bits = u.to(tl.int32, bitcast=True)
     exponent = (bits - 0x3F2AAAAB) >> 23
     f = (bits - (exponent << 23)).to(tl.float32, bitcast=True) - 1.0  # u = 2^exponent (1 + f), 2/3 <= 1 + f < 4/3
-    p = tl.fma(f, 0.25783202052116394, -0.27968934178352356)  # coefficients of −2 ln(1 + f)
-    p = tl.fma(f, p, 0.24368555843830109)
-    p = tl.fma(f, p, -0.28011724352836609)
-    p = tl.fma(f, p, 0.33360973000526428)
-    p = tl.fma(f, p, -0.40020811557769775)
-    p = tl.fma(f, p, 0.49999594688415527)
-    p = tl.fma(f, p, -0.66666430234909058)
+    p = tl.fma(f, -0.27640271186828613, 0.30244380235671997)  # coefficients of −2 ln(1 + f)
+    p = tl.fma(f, p, -0.2808465659618378)
+    p = tl.fma(f, p, 0.3294464945793152)
+    p = tl.fma(f, p, -0.4001583755016327)
+    p = tl.fma(f, p, 0.5000847578048706)
+    p = tl.fma(f, p, -0.6666653156280518)
     p = tl.fma(f, p, 1.0)
     p = tl.fma(f, p, -2.0) * f
     return tl.sqrt(tl.fma(exponent.to(tl.float32), -1.3862943649291992, p))
@@ -46,16 +45,21 @@ def radius(word):
 
 @triton.jit
 def wave(word, FAST: tl.constexpr):
-    """Cosine and sine of 2π (word >> 8) / 2^24."""
+    """Cosine and sine of 2π (word >> 8) / 2^24, and the sign bit that both lack."""
     angle = (word >> 8).to(tl.float32) * 3.7450703871400037e-07
     if FAST:
-        cos = tl.inline_asm_elementwise("cos.approx.ftz.f32 $0, $1;", "=f,f", [angle], tl.float32, True, 1)
-        sin = tl.inline_asm_elementwise("sin.approx.ftz.f32 $0, $1;", "=f,f", [angle], tl.float32, True, 1)
+        shifted = tl.fma(angle, 0.31830987334251404, 12582912.0)  # the nearest half turn, in the low bits
+        turns = shifted - 12582912.0
+        y = tl.fma(turns, -3.140625, angle)  # exact: the constant has 9 bits
+        y = tl.fma(turns, -0.0009676535846665502, y)  # |y| <= π / 2, where the hardware errs by less than beyond
+        cos = tl.inline_asm_elementwise("cos.approx.ftz.f32 $0, $1;", "=f,f", [y], tl.float32, True, 1)
+        sin = tl.inline_asm_elementwise("sin.approx.ftz.f32 $0, $1;", "=f,f", [y], tl.float32, True, 1)
+        flip = shifted.to(tl.int32, bitcast=True) << 31  # an odd half turn turns both signs
     else:
-        shifted = tl.fma(angle, 0.6366197466850281, 12582912.0)  # the nearest quarter turn, in the low bits
+        shifted = tl.fma(angle, 0.6366197466850281, 12582912.0)  # the nearest quarter turn
         quarter = shifted.to(tl.int32, bitcast=True)
         turns = shifted - 12582912.0
-        y = tl.fma(turns, -1.5703125, angle)  # exact: the constant has 8 bits
+        y = tl.fma(turns, -1.5703125, angle)
         y = tl.fma(turns, -0.0004838267923332751, y)
         q = y * y
         s = tl.fma(q, -0.00019517297914717346, 0.008332177996635437)
@@ -66,18 +70,24 @@ def wave(word, FAST: tl.constexpr):
         c = tl.fma(q, c, -0.5)
         c = tl.fma(q, c, 1.0)
         odd = (quarter & 1) == 1
-        cos = tl.where(odd, s, c).to(tl.int32, bitcast=True) ^ (((quarter + 1) & 2) << 30)
-        sin = tl.where(odd, c, s).to(tl.int32, bitcast=True) ^ ((quarter & 2) << 30)
-        cos = cos.to(tl.float32, bitcast=True)
-        sin = sin.to(tl.float32, bitcast=True)
-    return cos, sin
+        cos = tl.where(odd, -s, c)
+        sin = tl.where(odd, c, s)
+        flip = (quarter & 2) << 30
+    return cos, sin, flip
+
+
+@triton.jit
+def pair(first, second, FAST: tl.constexpr):
+    """Two normals from two words."""
+    cos, sin, flip = wave(second, FAST)
+    r = (radius(first).to(tl.int32, bitcast=True) ^ flip).to(tl.float32, bitcast=True)
+    return r * cos, r * sin
 
 
 @triton.jit
 def normals(block, c1, c2, c3, k0, k1, ROUNDS: tl.constexpr, FAST: tl.constexpr):
     """Four normals a block, shape (blocks, 4): element 4 b + i of z at [b, i]; no data moves between threads."""
     x0, x1, x2, x3 = words(block, c1, c2, c3, k0, k1, ROUNDS)
-    r0, r1 = radius(x0), radius(x2)
-    cos0, sin0 = wave(x1, FAST)
-    cos1, sin1 = wave(x3, FAST)
-    return tl.reshape(tl.join(tl.join(r0 * cos0, r1 * cos1), tl.join(r0 * sin0, r1 * sin1)), [block.shape[0], 4])
+    z0, z1 = pair(x0, x1, FAST)
+    z2, z3 = pair(x2, x3, FAST)
+    return tl.reshape(tl.join(tl.join(z0, z2), tl.join(z1, z3)), [block.shape[0], 4])

@@ -17,9 +17,10 @@ from helene.kernels.philox import normals, words
 
 NUM_WARPS = 8
 NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)  # how a state is stored
-SGD, HELENE, MOMENTUM, SIGN, ADAM, LION = range(6)
+SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN = range(7)
 _FLOAT32, _BFLOAT16, _SIGNED, _UNSIGNED = map(tl.constexpr, (FLOAT32, BFLOAT16, SIGNED, UNSIGNED))
 _SGD, _HELENE, _MOMENTUM, _SIGN, _ADAM, _LION = map(tl.constexpr, (SGD, HELENE, MOMENTUM, SIGN, ADAM, LION))
+_SGD_PLAIN = tl.constexpr(SGD_PLAIN)  # no weight decay
 _ROWS = tl.constexpr(64)  # rows of four that share a scale: helene.precision.BLOCK / 4
 
 
@@ -146,7 +147,9 @@ def _sign(x):
 def _move(theta, g, m, h, hyper, METHOD: tl.constexpr):
     """New theta, m and h, as `helene.functional` has them. The order of hyper-parameters is `methods.hyper`'s."""
     lr, decay = tl.load(hyper), tl.load(hyper + 1)
-    if METHOD == _SGD:
+    if METHOD == _SGD_PLAIN:
+        theta = theta - lr * g
+    elif METHOD == _SGD:
         theta = theta - lr * (g + decay * theta)
     elif METHOD == _HELENE:
         beta1, alpha, gamma = tl.load(hyper + 2), tl.load(hyper + 3), tl.load(hyper + 4)

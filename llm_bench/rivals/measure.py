@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from helene import Helene, MeZO, noise
 from helene.engine import Engine
+from helene.engine.copies import CopyKernel
 from helene.lab.provenance import provenance
 from helene.lab.store import Record, Store
 from llm_bench import profile
@@ -39,16 +40,14 @@ HELENE: dict[str, Any] = {"anneal_horizon": 10_000, "batch_size": 16, "interval"
 
 
 EXPLORED: dict[str, dict[str, Any]] = {
-    "turns paced": {"concurrent": False},
-    "both paced": {"concurrent": True},
-    "turns early": {"concurrent": False, "paced": False},
-    "both early": {"concurrent": True, "paced": False},
-    "turns early 16384/32": {"concurrent": False, "paced": False, "copy_kernel": (16384, 32)},
-    "both early 16384/32": {"concurrent": True, "paced": False, "copy_kernel": (16384, 32)},
-    "turns early 8192/16": {"concurrent": False, "paced": False, "copy_kernel": (8192, 16)},
-    "both early 8192/32": {"concurrent": True, "paced": False, "copy_kernel": (8192, 32)},
-    "turns paced 1024/4": {"concurrent": False, "copy_kernel": (1024, 4)},
-    "turns paced 16384/32": {"concurrent": False, "copy_kernel": (16384, 32)},
+    "early": {"paced": False},
+    "early, first": {"paced": False, "copy_kernel": CopyKernel(2048, 4, 0, -1)},
+    "early, 6 programs, first": {"paced": False, "copy_kernel": CopyKernel(16384, 32, 6, -1)},
+    "early, 12 programs, first": {"paced": False, "copy_kernel": CopyKernel(16384, 32, 12, -1)},
+    "early, 24 programs, first": {"paced": False, "copy_kernel": CopyKernel(16384, 32, 24, -1)},
+    "early, 24 programs": {"paced": False, "copy_kernel": CopyKernel(16384, 32, 24)},
+    "early, ring 290": {"paced": False, "scratch_bytes": 290 << 20},
+    "early, first, ring 290": {"paced": False, "scratch_bytes": 290 << 20, "copy_kernel": CopyKernel(2048, 4, 0, -1)},
 }
 
 

@@ -57,9 +57,10 @@ def test_no_angle_exceeds_the_bound(device: torch.device, fast: bool, bound: flo
     @triton.jit
     def waves(out, FAST: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
         k = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-        cos, sin = wave((k << 8).to(tl.uint32), FAST)
-        tl.store(out + k, cos)
-        tl.store(out + 16777216 + k, sin)
+        cos, sin, flip = wave((k << 8).to(tl.uint32), FAST)
+        sign = tl.where(flip < 0, -1.0, 1.0)
+        tl.store(out + k, cos * sign)
+        tl.store(out + 16777216 + k, sin * sign)
 
     got = torch.empty(2, 1 << 24, device=device)
     waves[((1 << 24) // 1024,)](got, fast, 1024)
