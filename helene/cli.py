@@ -148,6 +148,7 @@ def _records_merge(arguments: argparse.Namespace) -> int:
 def _records_export(arguments: argparse.Namespace) -> int:
     import json
 
+    from helene.lab import canonical
     from helene.lab.store import Store
 
     where = {}
@@ -156,7 +157,7 @@ def _records_export(arguments: argparse.Namespace) -> int:
         if not equals:
             raise ValueError(f"--where takes NAME=VALUE, got {pair!r}")
         try:
-            where[name] = json.loads(value)
+            where[name] = canonical.loads(value)
         except json.JSONDecodeError:
             where[name] = value
     with Store(arguments.store, read_only=True) as store:

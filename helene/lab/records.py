@@ -162,8 +162,12 @@ def digest(provenance: str) -> str:
 
 
 def matches(config: Mapping[str, Any], where: Mapping[str, Any] | None) -> bool:
-    """Whether a config has all of these values; None asks for nothing."""
-    return all(name in config and config[name] == canonical.plain(value) for name, value in (where or {}).items())
+    """Whether a config has all of these values (nan is nan, 1 is 1.0); None asks for nothing."""
+    return all(name in config and _equal(config[name], canonical.plain(value)) for name, value in (where or {}).items())
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return bool(a == b) or canonical.dumps(a) == canonical.dumps(b)
 
 
 def said(where: Mapping[str, Any] | None) -> str:

@@ -262,20 +262,22 @@ class Store:
                 incoming = other.records()
         else:
             incoming = read_jsonl(source)
-        kept, same, replaced, conflicts = [], 0, 0, []
+        kept: dict[tuple[str, str], Record] = {}  # a file of several exports may hold a key more than once
+        same, replaced, conflicts = 0, 0, []
         for record in incoming:
-            mine = self.get(record.key, record.experiment)
+            name = record.experiment, record.key
+            mine = kept.get(name) or self.get(record.key, record.experiment)
             if mine is None:
-                kept.append(record)
+                kept[name] = record
             elif mine.failed and not record.failed:
-                kept.append(record)
+                kept[name] = record
                 replaced += 1
             elif record.failed or mine.comparable() == record.comparable():
                 same += 1
             else:
                 conflicts.append(f"{record.experiment}/{record.key}")
-        self._write(kept)
-        return MergeReport(len(kept) - replaced, same, replaced, tuple(conflicts))
+        self._write(kept.values())
+        return MergeReport(len(incoming) - same - replaced - len(conflicts), same, replaced, tuple(conflicts))
 
     def export_jsonl(
         self, path: str | os.PathLike[str], experiment: str, where: Mapping[str, Any] | None = None

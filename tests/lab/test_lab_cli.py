@@ -122,6 +122,10 @@ def test_records_export_and_merge(store, tmp_path, capsys):
     assert "1 records" in capsys.readouterr().out
     assert run("records", "export", str(store), "nothing", str(file)) == 2
     assert "it holds experiments: e" in capsys.readouterr().err
+    with Store(store) as opened:
+        opened.put(Record.of("e", {"lr": float("inf")}, {"status": "reached"}))
+    for said in ("lr=Infinity", 'lr={"$float":"inf"}'):  # the second as the advice to split writes it
+        assert run("records", "export", str(store), "e", str(tmp_path / "infinite.jsonl"), "--where", said) == 0
     assert run("records", "export", str(store), "e", str(file), "--where", "i") == 2
     assert "--where takes NAME=VALUE, got 'i'" in capsys.readouterr().err
 

@@ -159,6 +159,39 @@ def test_merge_keeps_the_finished_and_reports_conflicts(tmp_path):
         assert ours.get(rec(3).key).result == rec(3).result
 
 
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        ({"steps": 7}, (1, 0, 0, 1)),
+        ({"status": "error", "message": "x"}, (1, 1, 0, 0)),
+        ({"status": "reached", "steps": 1}, (1, 1, 0, 0)),
+    ],
+)
+def test_merging_a_file_that_holds_a_key_twice_keeps_the_first_finished(tmp_path, second, expected):
+    """Exports put together with cat: no result is overwritten in silence."""
+    texts = []
+    for name, result in (("first", None), ("second", second)):
+        with Store(tmp_path / f"{name}.sqlite") as store:
+            store.put(rec(1, result=result))
+            store.export_jsonl(tmp_path / f"{name}.jsonl", "e")
+        texts.append((tmp_path / f"{name}.jsonl").read_text())
+    (tmp_path / "both.jsonl").write_text("".join(texts))
+    added, same, replaced, conflicts = expected
+    with Store(tmp_path / "ours.sqlite") as ours:
+        assert ours.merge(tmp_path / "both.jsonl") == MergeReport(
+            added, same, replaced, (f"e/{rec(1).key}",) * conflicts
+        )
+        assert ours.get(rec(1).key).result == rec(1).result
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, [math.nan], 1, None])
+def test_where_finds_every_value(tmp_path, value):
+    with Store(tmp_path / "s.sqlite") as store:
+        store.put(rec(1, lr=value))
+        store.put(rec(2, lr="other"))
+        assert store.export_jsonl(tmp_path / "s.jsonl", "e", {"lr": value}) == 1
+
+
 def test_export_is_sorted_small_and_independent_of_the_order_of_writing(tmp_path):
     for name, order in (("a", range(20)), ("b", reversed(range(20)))):
         with Store(tmp_path / f"{name}.sqlite") as store:
