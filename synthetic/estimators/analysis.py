@@ -191,7 +191,9 @@ def _answer(rows: Sequence[Analysed], forward: ForwardOnly, verdict: str) -> str
     if forward.records:
         last = forward.records[-1].config["d"]
         rank = forward.median("rank")[-1]
-        parts.append(f"from SPSA gradients its ranks correlate {rank[0]:.2f} with the true ones at d = {last}")
+        parts.append(
+            f"from SPSA gradients its ranks correlate {round(rank[0], 2) + 0.0:.2f} with the true ones at d = {last}"
+        )
     return f"{opening}: {'; '.join(parts)}."
 
 
@@ -200,7 +202,11 @@ def _said(rows: Sequence[Analysed], estimator: str) -> str:
     fits = [row.error[estimator] for row in rows]
     counts = {word: sum(f.tendency == word for f in fits) for word in ("converges", "stays", "grows", "unclear")}
     word = max(counts, key=lambda name: counts[name])
-    verb = {"converges": "shrinks", "stays": "stays", "grows": "grows", "unclear": "goes"}[word]
-    middle = float(np.median([f.value for f in fits]))
-    exponent = f"B^{middle:.2f}".replace("-", "−").replace("−0.00", "0.00")
-    return f"{verb} as {exponent} (so in {counts[word]} of {len(fits)})"
+    verb = {"converges": "shrinks", "stays": "stays", "grows": "grows", "unclear": "changes"}[word]
+    middle = float(np.median([f.value for f in fits])) + 0.0
+    return f"{verb} ({_power(middle)}, {counts[word]} of {len(fits)} populations)"
+
+
+def _power(exponent: float) -> str:
+    """B to a power, two places, no minus before a zero."""
+    return f"B^{round(exponent, 2) + 0.0:.2f}".replace("-", "−")

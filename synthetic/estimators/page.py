@@ -125,8 +125,10 @@ _THEORY = (
 )
 _READING = (
     f"Exponents in B of the relative error, root mean square over coordinates and minibatches, fitted from B = "
-    f"{ASYMPTOTIC_FROM} to 4096, with 95 % intervals. An error whose exponent lies below −¼ shrinks, above ¼ it "
-    "grows, in between it stays. −½ is the rate of a mean of B terms. Bias: of the per-sample squares as B → ∞, "
+    f"{ASYMPTOTIC_FROM} to 4096, with 95 % intervals (all of them in agnb.json). As returned: B ĝ⊙ĝ at the true "
+    "labels; squares: the mean of per-sample squares; sampled: GNB, B ĝ⊙ĝ at labels drawn from the model; own "
+    "diagonal: the minibatch's Gauss-Newton diagonal, labels summed over. An error whose exponent lies below −¼ "
+    "shrinks, above ¼ it grows, in between it stays. −½ is the rate of a mean of B terms. Bias: of the per-sample squares as B → ∞, "
     "relative, exact."
 )
 _LABELS = (
@@ -152,7 +154,8 @@ def _exponent_table(rows: Sequence[Analysed]) -> Markup:
     body = [
         [
             row.name,
-            *(f"{row.error[n].value:.2f} {interval(row.error[n].low, row.error[n].high)}" for n in NAMES),
+            f"{row.error['returned'].value:.2f} {interval(row.error['returned'].low, row.error['returned'].high)}",
+            *(f"{row.error[n].value:.2f}" for n in list(NAMES)[1:]),
             {"converges": "shrinks", "stays": "stays", "grows": "grows", "unclear": "unclear"}[
                 row.error["returned"].tendency
             ],
@@ -160,7 +163,7 @@ def _exponent_table(rows: Sequence[Analysed]) -> Markup:
         ]
         for row in rows
     ]
-    headers = ["population", *(f"{title}" for title in NAMES.values()), "the returned error", "bias of squares"]
+    headers = ["population", "as returned", "squares", "sampled", "own diagonal", "as returned, it", "bias of squares"]
     return table(headers, body, anchors=[f"cell-{row.record.key[:12]}" for row in rows])
 
 
@@ -267,7 +270,11 @@ def _drawings(found: Findings) -> dict[str, tuple[Drawing, str]]:
     )
     out["law"] = (
         line_figure(
-            [Line(r.name, batches, r.record.result["law_distance"]) for r in of_group(rows, "optimum")],
+            [
+                Line(r.name.removesuffix(", distance 0"), batches, r.record.result["law_distance"])
+                for r in of_group(rows, "optimum")
+                if r.record.config["model"] == "logistic" or r.record.config["rare"] is None
+            ],
             xlabel="batch size B",
             ylabel="distance from v χ²₁",
             title="The law of what is returned, at the optimum",

@@ -1,0 +1,212 @@
+"""The page of the toy figure. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helene.lab.drawing import DASHES, INK, MARKERS, PALETTE, Drawing, finish, legend_below, new_figure, style
+from helene.lab.fits import median_interval, ratio_of_medians
+from helene.lab.pages import interval, number, table
+from helene.lab.records import Record
+from synthetic.figures.pages import Part, Remade, write_figure
+from synthetic.figures.trials import wilson
+
+TITLE = "The toy figure: two dimensions, two curvatures"
+RELIABLE = 0.8  # share of starts
+NAMES = {
+    "sgd": "gradient descent",
+    "adam": "Adam",
+    "newton": "Newton",
+    "sophia": "Sophia",
+    "helene": "HELENE",
+    "helene_agnb": "HELENE, h by A-GNB",
+}
+ZO_NAMES = {"sgd": "MeZO", "adam": "ZO-Adam", "newton": "ZO-Newton", "sophia": "ZO-Sophia", "helene": "HELENE"}
+
+
+def write_page(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
+    """Write the page; the answer, and whether no cell failed."""
+    return write_figure(out, remake(records), records, command, provenance)
+
+
+def remake(records: Sequence[Record]) -> Remade:
+    """Judge the records."""
+    found = {r.config["cell"]: r for r in records if not r.failed}
+    exact = {name: found[f"exact-{name}"].result for name in NAMES if f"exact-{name}" in found}
+    losses = {name: found[f"losses-{name}"].result for name in ZO_NAMES if f"losses-{name}" in found}
+    parts = _parts(exact)
+    return Remade(
+        name="toy",
+        title=TITLE,
+        quote="“While Adam and Gradient Descent struggle to converge effectively, Newton's method and Sophia find it "
+        "hard to maintain stability when facing heterogeneous curvature, whereas HELENE succeeds” (section 3.1).",
+        parts=parts,
+        answer=_answer(parts, exact, losses),
+        settings=_SETTINGS,
+        drawings=[
+            ("paths", _paths(exact), "Paths with exact gradients and Hessians, each at its chosen setting, from x = "
+             "0.3, y = 0, where the curvature in x is negative. Star: the minimum; in x there is a maximum at 0."),
+        ],
+        tables=[_table("Exact gradients", exact, NAMES), _table("Losses alone", losses, ZO_NAMES)],
+        data={"methods": {name: _plain(r.result) for name, r in found.items()}},
+    )  # fmt: skip
+
+
+def _parts(exact: Mapping[str, Any]) -> list[Part]:
+    parts = []
+    for name in ("sgd", "adam"):
+        if name in exact and "helene" in exact:
+            ratio = _ratio(exact[name], exact["helene"])
+            said = f"{_reached_in_words(exact[name])}; {number(ratio[0])} times HELENE's steps {interval(*ratio[1:])}"
+            parts.append(Part(f"{NAMES[name]} struggles to converge", _struggles(exact[name], ratio), said))
+    for name in ("newton", "sophia"):
+        if name in exact:
+            reliable = _reliable(exact[name])
+            parts.append(
+                Part(
+                    f"{NAMES[name]} is unstable",
+                    None if reliable is None else not reliable,
+                    _reached_in_words(exact[name]),
+                )
+            )
+    if "helene" in exact:
+        parts.append(Part("HELENE succeeds", _reliable(exact["helene"]), _reached_in_words(exact["helene"])))
+    return parts
+
+
+def _struggles(result: Mapping[str, Any], ratio: tuple[float, float, float]) -> bool | None:
+    """It misses from many starts, or needs more than twice HELENE's steps."""
+    reliable = _reliable(result)
+    if reliable is False or ratio[1] > 2:
+        return True
+    return False if reliable and ratio[2] < 2 else None
+
+
+def _reliable(result: Mapping[str, Any]) -> bool | None:
+    """Whether the share of starts that reach the target is above `RELIABLE`, by Wilson's interval."""
+    low, high = wilson(*_reached(result))
+    return True if low >= RELIABLE else False if high < RELIABLE else None
+
+
+def _reached(result: Mapping[str, Any]) -> tuple[int, int]:
+    letters = result["test"]["status"]
+    return letters.count("r"), len(letters)
+
+
+def _reached_in_words(result: Mapping[str, Any]) -> str:
+    hits, count = _reached(result)
+    return f"reaches the target from {hits} of {count} starts"
+
+
+def _ratio(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, float, float]:
+    return ratio_of_medians(a["test"]["steps"], b["test"]["steps"], num_bootstrap=1000)
+
+
+def _answer(parts: Sequence[Part], exact: Mapping[str, Any], losses: Mapping[str, Any]) -> str:
+    shown = [p.says for p in parts if p.holds]
+    against = [p.says for p in parts if p.holds is False]
+    is_open = [p.says for p in parts if p.holds is None]
+    said = [f"tuned alike, the toy shows that {_listed(shown)}" if shown else "tuned alike, the toy shows none of it"]
+    if against:
+        said.append(f"not that {_listed(against)}")
+    if is_open:
+        said.append(f"it leaves open whether {_listed(is_open)}")
+    fastest = [
+        f"{names[min(group, key=lambda m: _cost(group[m]))]} ({where})"
+        for group, names, where in ((exact, NAMES, "exact gradients"), (losses, ZO_NAMES, "from losses alone"))
+        if group
+    ]
+    text = "; ".join([*said, f"fastest of those that reach the target reliably: {', '.join(fastest)}"])
+    return text[0].upper() + text[1:] + "."
+
+
+def _cost(result: Mapping[str, Any]) -> tuple[bool, float]:
+    return _reliable(result) is not True, float(np.median(result["test"]["steps"]))
+
+
+def _listed(items: Sequence[str]) -> str:
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]
+
+
+def _table(title: str, group: Mapping[str, Any], names: Mapping[str, str]) -> Any:
+    rows = []
+    for name, result in group.items():
+        letters, concave = result["test"]["status"], result["concave"]
+        inside = [letter for letter, c in zip(letters, concave, strict=True) if c]
+        outside = [letter for letter, c in zip(letters, concave, strict=True) if not c]
+        middle = median_interval(result["test"]["steps"], num_bootstrap=1000)
+        chosen = ", ".join(f"{k} {number(v)}" for k, v in result["best_trial"].items())
+        rows.append(
+            [
+                names[name],
+                f"{number(middle[0])} {interval(*middle[1:])}",
+                f"{inside.count('r')} of {len(inside)}",
+                f"{outside.count('r')} of {len(outside)}",
+                chosen + (" (edge)" if result["edge"] else ""),
+            ]
+        )
+    return table(
+        ["method", "steps to target", "reached, concave starts", "reached, convex starts", "chosen"],
+        rows,
+        caption=title,
+    )
+
+
+def _plain(result: Mapping[str, Any]) -> dict[str, Any]:
+    hits, count = _reached(result)
+    middle = median_interval(result["test"]["steps"], num_bootstrap=1000)
+    return {
+        "reached": hits,
+        "starts": count,
+        "steps": list(middle),
+        "best_trial": result["best_trial"],
+        "edge": result["edge"],
+    }
+
+
+def _paths(exact: Mapping[str, Any]) -> Drawing:
+    x, y = np.meshgrid(np.linspace(-1.1, 1.45, 220), np.linspace(-0.6, 5.2, 220))
+    value = 8 * (x - 1) ** 2 * (1.3 * x**2 + 2 * x + 1) + (y - 4) ** 2 / 2
+    with style():
+        figure = new_figure(4.4)
+        axes = figure.subplots()
+        axes.contour(x, y, value, levels=np.geomspace(0.05, 60, 14), colors=INK, linewidths=0.6, alpha=0.4)
+        for i, (name, result) in enumerate(exact.items()):
+            path = np.array(result["path"][:60])
+            axes.plot(
+                *path.T,
+                color=PALETTE[i],
+                marker=MARKERS[i],
+                markersize=3,
+                linewidth=1.1,
+                linestyle=DASHES[i % len(DASHES)],
+                label=NAMES[name],
+            )
+        axes.plot(1, 4, marker="*", markersize=13, color="#d55e00", linestyle="none", markeredgecolor="white")
+        axes.set(
+            xlim=(-1.1, 1.45), ylim=(-0.6, 5.2), xlabel="x, curvature 68.8 at the minimum", ylabel="y, curvature 1"
+        )
+        axes.set_title("First 60 steps from a start of negative curvature")
+        axes.grid(visible=False)
+        legend_below(figure, axes)
+        return finish(figure, "Paths of " + ", ".join(NAMES[n] for n in exact) + " over the contours of the toy loss.")
+
+
+_SETTINGS = (
+    "The loss is that of the toy in Liu et al. (2023): 8(x − 1)²(1.3x² + 2x + 1) + (y − 4)²/2. Half of the starts have "
+    "x between 0.05 and 0.55, where the curvature in x is negative, half between 0.65 and 0.95; y between −1 and 1. "
+    "The target is a hundredth of the loss at the start; budgets are 400 steps with exact gradients, 4000 from losses.",
+    "Every method has 24 settings, tried from 20 starts and judged from 40 others; chosen is what reaches the target "
+    "from most starts, then the least median steps. Learning rates in factors of √2 or 2 about a natural scale; Adam "
+    "also β₁ 0.9 or 0.5, Sophia γ 0.01, 0.1 or 1, HELENE the floor 1, 10 or 100. Other settings are the optimizers' "
+    "defaults; HELENE's anneal has the budget as its horizon.",
+    "With exact gradients, Newton, Sophia and HELENE have the exact diagonal Hessian at every step, which is all of it "
+    "here; “h by A-GNB” is the moving average of ĝ⊙ĝ instead. From losses alone gradients are two-point estimates "
+    "(radius 1e-3), h their squares; one direction a step. The arithmetic is that of the package's optimizers.",
+    f"“Reliable”: the 95 % interval of the share of starts that reach the target lies above {RELIABLE:g}; “struggles”: "
+    "it lies below, or the method takes more than twice HELENE's steps. Rules fixed before the runs.",
+)

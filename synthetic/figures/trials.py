@@ -1,0 +1,53 @@
+"""Choosing a setting on tuning seeds, and statuses of runs. Never imports torch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+LETTERS = {"r": "reached", "o": "out_of_budget", "s": "stalled", "d": "diverged", "n": "non_finite"}
+
+
+def combinations(space: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+    """All settings of a space, ``lr`` varying slowest where it stands first."""
+    return [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
+
+
+def powers(anchor: float, factor: float, first: int, count: int) -> list[float]:
+    """anchor · factor^k for k = first, ..., first + count − 1, to five digits."""
+    return [float(f"{anchor * factor**k:.5g}") for k in range(first, first + count)]
+
+
+def best_trial(steps: Sequence[Sequence[float]], final: Sequence[Sequence[float]], *, reliable: bool = False) -> int:
+    """The trial of the least median steps; where several miss, of the largest share that reached, then least loss.
+
+    Args:
+        steps: By trial and tuning seed; inf is a miss.
+        final: Loss at the end, by trial and seed; not finite counts as inf.
+        reliable: Whether the share that reached comes first: where starts differ so much that a median would reward
+            the setting that is fast from most and fails from the others.
+    """
+
+    def rank(i: int) -> tuple[float, ...]:
+        reached = sum(math.isfinite(s) for s in steps[i]) / len(steps[i])
+        losses = [x if math.isfinite(x) else math.inf for x in final[i]]
+        order = statistics.median(steps[i]), -reached, statistics.median(losses)
+        return (-reached, *order) if reliable else order
+
+    return min(range(len(steps)), key=rank)
+
+
+def at_edge(space: Mapping[str, Sequence[float]], chosen: Mapping[str, Any]) -> bool:
+    """Whether the learning rate is the first or the last of its grid."""
+    return chosen["lr"] in (space["lr"][0], space["lr"][-1])
+
+
+def wilson(hits: int, count: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share."""
+    z, p = 1.96, hits / count
+    centre = (p + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
+    return max(0.0, centre - half), min(1.0, centre + half)
