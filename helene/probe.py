@@ -122,7 +122,8 @@ class Probe:
         """The closure's loss at theta + radius · z, as a 0-dim tensor on its device; theta is bit-equal afterwards.
 
         Raises:
-            ValueError: If the closure returns no scalar, or a parameter is read through an alias that no copy reaches.
+            ValueError: If the closure returns no scalar, a parameter is read through an alias that no copy reaches, or
+                the model has another parameter in its place.
             FloatingPointError: If the loss is not finite.
         """
         if self._checked:
@@ -163,12 +164,22 @@ class Probe:
             stack.callback(swap.restore)
             swap.enter(self._full)
             for module, owned in self._by_module.items():
+                self._check_held(module, owned)
                 stack.enter_context(swap.hooked(module, owned))
             torch.clear_autocast_cache()  # it would hand the first probe's cast weights to the second
             loss = scalar_loss(closure())
             torch.clear_autocast_cache()
         self.scratch.settle()
         return loss
+
+    def _check_held(self, module: nn.Module, owned: list[int]) -> None:
+        held = {id(p) for p in module._parameters.values()}
+        replaced = [i for i in owned if id(self.targets[i].tensor) not in held]
+        if replaced:
+            raise ValueError(
+                f"parameters {self._names(replaced)} are no longer those of the model, so what it reads would stay "
+                "unperturbed; make the optimizer anew after parameters are replaced or reparametrized"
+            )
 
     def _use_full_copies(self, indices: Sequence[int], reason: str) -> None:
         moved = set(indices)

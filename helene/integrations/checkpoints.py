@@ -28,7 +28,7 @@ def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
             tensors[f"state/{index}/{name}"] = tensor
     metadata = {
         "format": FORMAT,
-        "param_groups": json.dumps(state["param_groups"]),
+        "param_groups": json.dumps(state["param_groups"], default=Tensor.item),  # lr may be a tensor
         "helene": json.dumps(state["helene"]),
     }
     path = Path(path)

@@ -256,6 +256,25 @@ def test_parameters_that_only_a_later_loss_reads():
     assert torch.equal(found, second(moved(module, EPS)).detach())
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: setattr(m, "weight", nn.Parameter(m.weight.detach().clone())),
+        lambda m: nn.utils.parametrizations.weight_norm(m),
+    ],
+    ids=["replaced", "reparametrized"],
+)
+def test_parameters_that_the_model_has_no_longer(change):
+    module, loss_of = setting("linear")
+    probe = Probe(targets_of(module), module)
+    probe.loss(lambda: loss_of(module), DIRECTION, EPS)
+    before = module.bias.detach().clone()
+    change(module)
+    with pytest.raises(ValueError, match=r"parameters weight are no longer those of the model.*anew"):
+        probe.loss(lambda: loss_of(module), DIRECTION, EPS)
+    assert torch.equal(module.bias, before)
+
+
 def test_inference_mode_within_the_closure():
     module, loss_of = setting("called twice")
     probe = Probe(targets_of(module), module)

@@ -205,6 +205,14 @@ def test_checkpoints_go_on_bit_for_bit(method, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["step3.safetensors"]
 
 
+def test_checkpoints_of_a_learning_rate_that_is_a_tensor(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    optimizer = helene.MeZO(model.named_parameters(), lr=torch.tensor(0.5))
+    save_checkpoint(tmp_path / "c.safetensors", model, optimizer)
+    load_checkpoint(tmp_path / "c.safetensors", model, optimizer)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
 def test_checkpoints_of_others(tmp_path):
     target, other = logistic(torch.float32), transformer(torch.float32)
     save_checkpoint(tmp_path / "a", target.model, helene.MeZO(target.model.named_parameters()))
