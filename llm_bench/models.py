@@ -201,6 +201,19 @@ def _check_architecture(config: Any, kind: Kind, source: Any) -> None:
         )
 
 
+def kind_of(source: str | os.PathLike[str]) -> Kind:
+    """What a model is, by the head that its configuration names; see `load` for what it raises."""
+    config = _config(source)
+    names = config.architectures or []
+    for kind, heads in _HEADS.items():
+        if any(name.endswith(heads) for name in names):
+            return kind  # type: ignore[return-value]
+    raise ValueError(
+        f"{source} is a {' or '.join(names) or config.model_type}: neither a causal nor a masked language model; "
+        "give one with a head"
+    )
+
+
 def fingerprint(source: str | os.PathLike[str]) -> str:
     """Sixteen digits of configuration and weights, without loading them; see `load` for what it raises."""
     return _fingerprint(source, _config(source))

@@ -6,12 +6,14 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from llm_bench import models, splits
 from llm_bench.runs.config import RunConfig
 from llm_bench.tasks import get_task
+from llm_bench.tasks.base import Kind
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,26 @@ def environment(data: str | os.PathLike[str], **more: Any) -> Environment:
 
 def split_of(config: RunConfig, env: Environment) -> splits.Split:
     """The rows of a run; a published few-shot split where the folder has it."""
-    task = get_task(config.task, config.kind)
-    folder = Path(env.data)
-    if config.k is not None:
-        return splits.few_shot(folder, task, config.data_seed, config.k, config.num_test)
-    return splits.many_shot(folder, task, config.data_seed, config.num_train, config.num_dev, config.num_test)
+    sizes = (config.data_seed, config.k, config.num_train, config.num_dev, config.num_test)
+    return _split(env.data, config.kind, config.task, *sizes)
+
+
+def _split(
+    data: str, kind: Kind, task: str, seed: int, k: int | None, num_train: int, num_dev: int | None, num_test: int
+) -> splits.Split:
+    if k is not None:
+        return splits.few_shot(Path(data), get_task(task, kind), seed, k, num_test)
+    return splits.many_shot(Path(data), get_task(task, kind), seed, num_train, num_dev, num_test)
+
+
+@lru_cache(maxsize=256)
+def _rows_fingerprint(*where: Any) -> str:
+    return _split(*where).fingerprint
+
+
+@lru_cache(maxsize=16)
+def _model_fingerprint(source: str) -> str:
+    return models.fingerprint(source)
 
 
 def resolved(config: RunConfig, env: Environment) -> RunConfig:
@@ -67,9 +84,10 @@ def resolved(config: RunConfig, env: Environment) -> RunConfig:
     device = "cuda" if env.device.startswith("cuda") else "cpu"
     if config.device != device:
         raise ValueError(f"the run is for device {config.device!r}, this machine's is {env.device!r}; set device")
+    split = (config.kind, config.task, config.data_seed, config.k, config.num_train, config.num_dev, config.num_test)
     found: dict[str, Any] = {
-        "fingerprint": models.fingerprint(env.source(config.model)),
-        "rows": split_of(config, env).fingerprint,
+        "fingerprint": _model_fingerprint(env.source(config.model)),
+        "rows": _rows_fingerprint(env.data, *split),
     }
     for name, value in found.items():
         asked = getattr(config, name)

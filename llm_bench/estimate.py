@@ -1,0 +1,138 @@
+"""Hours and bytes of a plan before it starts: from runs that the store has, else from the model's size."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helene.lab.store import Record
+from llm_bench import methods
+from llm_bench.models import DTYPES
+from llm_bench.runs.config import UNTRAINED, RunConfig
+
+# Multiply-adds a second that a device sustains on such forwards; only used where no run has been measured.
+RATES = {"cuda": 2e14, "cpu": 2e10}
+TYPICAL_TOKENS = {"sst2": 40, "sst5": 40, "trec": 20, "snli": 40, "mnli": 60, "rte": 100, "cb": 100, "boolq": 180}
+TYPICAL_TOKENS |= {"wsc": 60, "wic": 50, "copa": 25, "record": 300, "squad": 220}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model.
+
+    Attributes:
+        parameters: All of them.
+        embedding: Of the token embedding, which is counted once where it is tied.
+        vocabulary: Tokens.
+        hidden: Width.
+    """
+
+    parameters: int
+    embedding: int
+    vocabulary: int
+    hidden: int
+
+
+def shape_of(source: str | os.PathLike[str]) -> Shape:
+    """Sizes of a model without loading its weights.
+
+    Raises:
+        ValueError: If the folder has no weights that can be read; see also `llm_bench.models.load`.
+    """
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(source).get_text_config()
+    embedding = config.vocab_size * config.hidden_size
+    total = 0
+    for path in sorted(Path(source).glob("*.safetensors")) if os.path.isdir(source) else []:
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        for name, entry in header.items():
+            if name != "__metadata__":
+                size = 1
+                for side in entry["shape"]:
+                    size *= side
+                total += size
+    if not total:
+        layers, width = config.num_hidden_layers, config.hidden_size
+        total = embedding + 12 * layers * width * width  # a transformer's usual count
+    return Shape(total, embedding, config.vocab_size, config.hidden_size)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of a list of runs.
+
+    Attributes:
+        runs: How many.
+        seconds: Training seconds of all, one after the other.
+        bytes: Of the largest.
+        source: ``measured`` or ``counted``: whether each run's speed was known from the store.
+    """
+
+    runs: int
+    seconds: float
+    bytes: int
+    source: str
+
+
+def estimate(configs: Sequence[RunConfig], shapes: Mapping[str, Shape], records: Iterable[Record] = ()) -> Estimate:
+    """What a plan will take.
+
+    Args:
+        configs: The runs.
+        shapes: Of each model by name.
+        records: Runs made before: seconds a step are taken from those of the same cell.
+    """
+    known: dict[Any, list[float]] = {}
+    for record in records:
+        result = record.result
+        if result.get("steps"):
+            known.setdefault(_speed_key(record.config), []).append(result["training_seconds"] / result["steps"])
+    seconds, peak, sources = 0.0, 0, set()
+    for config in configs:
+        if config.method in UNTRAINED:
+            continue
+        shape, measured = shapes[config.model], known.get(_speed_key(config.to_dict()))
+        sources.add("measured" if measured else "counted")
+        a_step = statistics.median(measured) if measured else _counted_seconds(config, shape)
+        seconds += a_step * config.steps
+        peak = max(peak, step_bytes(config, shape))
+    return Estimate(len(configs), seconds, peak, " and ".join(sorted(sources)) or "counted")
+
+
+def step_bytes(config: RunConfig, shape: Shape) -> int:
+    """Predicted peak of a step: weights, state, scratch, logits; for some a gradient and its activations.
+
+    A first guess before a sweep; `llm_bench.memory` predicts to a few percent.
+    """
+    size = DTYPES[config.dtype].itemsize
+    trained = shape.parameters if config.tuning == "full" else 0
+    states = {"Helene": 2, "ZOMomentum": 1, "ZOAdam": 2, "ZOAdamW": 2, "ZOLion": 1, "ZOSophia": 2, "ZONewton": 1}
+    states |= {"HiZOO": 1, "Adam": 2, "AdamW": 2, "Lion": 1}
+    state = states.get(methods.get_method(config.method).cls, 0) * 4 * trained
+    tokens = config.batch_size * TYPICAL_TOKENS.get(config.task, 64)
+    logits = config.batch_size * shape.vocabulary * 4 * 2
+    if methods.is_first_order(config.method):
+        layers = max(1, (shape.parameters - shape.embedding) // (12 * shape.hidden**2))
+        return shape.parameters * size + 4 * trained + state + logits + tokens * layers * shape.hidden * size * 16
+    scratch = shape.embedding * size if config.tuning == "full" else 0
+    return shape.parameters * size + state + scratch + logits + tokens * shape.hidden * size * 12
+
+
+def _counted_seconds(config: RunConfig, shape: Shape) -> float:
+    forwards = 3 if methods.is_first_order(config.method) else 2
+    tokens = config.batch_size * TYPICAL_TOKENS.get(config.task, 64)
+    body = (shape.parameters - shape.embedding) * tokens + shape.embedding * config.batch_size
+    moved = 3 * shape.parameters * DTYPES[config.dtype].itemsize if config.tuning == "full" else 0
+    return forwards * body / RATES[config.device] + moved / (2e12 if config.device == "cuda" else 5e9)
+
+
+def _speed_key(config: Mapping[str, Any]) -> tuple[Any, ...]:
+    names = ("model", "kind", "task", "method", "tuning", "dtype", "device", "batch_size", "engine")
+    return tuple(config[name] for name in names)

@@ -1,0 +1,97 @@
+"""From records to the numbers of a cell: mean and interval over seeds, costs to the target, bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from helene.lab.store import Record
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """One cell measured.
+
+    Attributes:
+        values: Test metric of each seed, percent.
+        mean: Of these.
+        low: End of the 95 % interval over seeds (t distribution); None with one seed.
+        high: The other end.
+        option_loss: Mean test option loss (nats).
+        auc: Mean test AUC, where there are two options.
+        target: Dev metric that ended the count, or None.
+        steps: Median steps to the target; inf where most runs missed it.
+        forwards: Median forwards to it.
+        seconds: Median training seconds to it.
+        training_seconds: Median of the whole run.
+        bytes: Highest peak of a step, where the device counts.
+        statuses: Of the runs.
+    """
+
+    values: tuple[float, ...]
+    mean: float
+    low: float | None
+    high: float | None
+    option_loss: float
+    auc: float | None
+    target: float | None
+    steps: float | None
+    forwards: float | None
+    seconds: float | None
+    training_seconds: float | None
+    bytes: int | None
+    statuses: tuple[str, ...]
+
+
+def numbers(records: Sequence[Record]) -> Numbers | None:
+    """Numbers of a cell's test runs; None where none has a test metric."""
+    results = [record.result for record in records if record.result.get("test")]
+    if not results:
+        return None
+    values = [100.0 * result["test"]["metric"] for result in results]
+    low, high = interval(values)
+    aucs = [result["test"]["auc"] for result in results if result["test"]["auc"] is not None]
+    targets: list[dict[str, Any]] = [result["target"] for result in results if result.get("target")]
+    peaks = [result["peak_bytes"]["step"] for result in results if result.get("peak_bytes", {}).get("step")]
+    seconds = [result["training_seconds"] for result in results if "training_seconds" in result]
+    return Numbers(
+        tuple(values),
+        float(np.mean(values)),
+        low,
+        high,
+        float(np.mean([result["test"]["option_loss"] for result in results])),
+        float(np.mean(aucs)) if aucs else None,
+        targets[0]["value"] if targets else None,
+        _median([t["steps"] for t in targets]),
+        _median([t["forwards"] for t in targets]),
+        _median([t["training_seconds"] for t in targets]),
+        _median(seconds),
+        max(peaks) if peaks else None,
+        tuple(result["status"] for result in results),
+    )
+
+
+def interval(values: Sequence[float], level: float = 0.95) -> tuple[float | None, float | None]:
+    """Student's interval for the mean over seeds; it knows nothing of the test set's own sampling error."""
+    if len(values) < 2:
+        return None, None
+    from scipy.stats import t
+
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = float(t.ppf(0.5 + level / 2, len(values) - 1)) * error
+    return mean - half, mean + half
+
+
+def _median(values: Sequence[float]) -> float | None:
+    """A miss is infinite and enters: numpy's would give nan between inf and inf."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if len(ordered) % 2 or math.isinf(ordered[middle]):
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) / 2

@@ -1,0 +1,286 @@
+"""A table as a page: the paper's number, the measured one, the interval, the cost; what was not run says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from helene.lab import pages
+from helene.lab.store import Record
+from llm_bench import methods
+from llm_bench.runs.config import from_dict, to_toml
+from llm_bench.tables.execute import Bench, Measured, measured
+from llm_bench.tables.numbers import Numbers, numbers
+from llm_bench.tables.paper import CONTROL, PaperTable
+from llm_bench.tables.plan import Cell
+
+UNTRAINED_LABELS = {
+    "zero-shot": "Zero-shot",
+    "icl": "ICL, 32 demonstrations",
+    "linear-probe": "Linear probing",
+    "bias-only": "Bias only (control: one offset a class)",
+}
+TUNING_LABELS = {"full": "", "lora": " (LoRA)", "prefix": " (prefix)"}
+CONTROLS = ("bias-only", "linear-probe", "zero-shot", "icl")
+NOT_RUN = "not run"
+
+
+def label(method: str, tuning: str) -> str:
+    """A row's name."""
+    named = UNTRAINED_LABELS.get(method) or methods.get_method(method).label
+    return named + TUNING_LABELS[tuning]
+
+
+Table = Mapping[Cell, tuple[Measured, Numbers | None]]
+
+
+def collect(bench: Bench, cells: Sequence[Cell], records: Sequence[Record]) -> Table:
+    """What the records say of each cell."""
+    found = {record.key: record for record in records}
+    known = {cell: measured(bench, cell, found) for cell in cells if cell.kind in bench.models}
+    return {cell: (what, numbers(what.tests)) for cell, what in known.items()}
+
+
+def answer(table: Table) -> str:
+    """The first line of the page: which methods beat the cheap controls, if any does."""
+    columns = sorted({(cell.kind, cell.task) for cell in table})
+    said = []
+    for kind, task in columns:
+        here = {c: n for c, (_, n) in table.items() if (c.kind, c.task) == (kind, task) and n is not None}
+        trained = [(n.mean, label(c.method, c.tuning)) for c, n in here.items() if c.method not in CONTROLS]
+        cheap = [(n.mean, label(c.method, c.tuning)) for c, n in here.items() if c.method in CONTROLS]
+        if not trained or not any(c.method == "bias-only" for c in here):
+            continue
+        (best, name), (bar, control) = max(trained), max(cheap)
+        if best > bar:
+            said.append(f"{task} ({kind}): {name} reaches {best:.1f}, the best control ({control}) {bar:.1f}")
+        else:
+            said.append(f"{task} ({kind}): no trained row beats the controls ({control} {bar:.1f}, {name} {best:.1f})")
+    if not said:
+        return "No column has both a trained row and the bias-only control yet: nothing can be said."
+    if all("no trained row" in text for text in said):
+        return f"No row beats the bias-only control and linear probing: {'; '.join(said)}."
+    return f"{'; '.join(said)}."
+
+
+def table_section(table: Table, paper: PaperTable, models: Mapping[Any, str]) -> pages.Section:
+    """The paper's rows and columns, each cell both numbers."""
+    columns = [c for c in paper.columns if any((cell.kind, cell.task) == c for cell in table)]
+    cells = {(cell.method, cell.tuning, cell.kind, cell.task): value for cell, value in table.items()}
+    rows = []
+    for method, tuning in paper.rows:
+        row: list[Any] = [label(method, tuning)]
+        for kind, task in columns:
+            printed = paper.printed.get(((method, tuning), (kind, task)))
+            row.append("–" if printed is None else _printed(*printed))
+            _, found = cells.get((method, tuning, kind, task), (None, None))
+            row.append(NOT_RUN if found is None else _measured(found, anchor(Cell(kind, task, method, tuning))))
+        if any(cell != NOT_RUN for cell in row[2::2]) or (method, tuning) != CONTROL:
+            rows.append(row)
+    headers = ["method"] + [h for kind, task in columns for h in (f"{task} ({kind}), paper", f"{task}, measured")]
+    used = ", ".join(f"{kind}: {models[kind]}" for kind in sorted({kind for kind, _ in columns}))
+    caption = (
+        f"{paper.title}. Percent; test metric at the best dev step, mean and 95 % interval over seeds. The paper's "
+        f"numbers are of {paper.model}, the measured ones of {used}: unless these are the same, read down a column, "
+        "not across."
+    )
+    return pages.Section("The table", [pages.table(headers, rows, caption=caption)], "table")
+
+
+def costs_section(table: Table) -> pages.Section:
+    """What each cell took to its target."""
+    rows, anchors = [], []
+    for cell, (what, found) in table.items():
+        if found is None or cell.method in CONTROLS:
+            continue
+        lr = what.choice.lr if what.choice else None
+        edge = " (edge of the grid)" if what.choice and what.choice.edge else ""
+        statuses = Markup(" ").join(pages.badge(status) for status in sorted(set(found.statuses)))
+        rows.append(
+            [
+                label(cell.method, cell.tuning),
+                f"{cell.task} ({cell.kind})",
+                f"{pages.number(lr)}{edge}",
+                found.target,
+                found.steps,
+                found.forwards,
+                found.seconds,
+                found.training_seconds,
+                None if found.bytes is None else found.bytes / 2**30,
+                found.option_loss,
+                found.auc,
+                statuses,
+            ]
+        )
+        anchors.append(f"cost-{anchor(cell)}")
+    headers = [
+        "method",
+        "task",
+        "step size",
+        "target (dev)",
+        "steps",
+        "forwards",
+        "seconds",
+        "seconds in all",
+        "GiB",
+        "option loss",
+        "AUC",
+        "runs ended",
+    ]
+    caption = (
+        "To the target: the first look at dev that has it, median over seeds, ∞ where most runs missed it. A forward "
+        "is one pass over one batch, a backward counts as two. Seconds are synchronized, evaluation left out. GiB is "
+        "the highest the allocator held during steps (– on a CPU). Option loss and AUC are of the test set."
+    )
+    return pages.Section("Cost", [pages.table(headers, rows, caption=caption, anchors=anchors)], "cost")
+
+
+def cells_section(table: Table, command: str) -> pages.Section:
+    """Each cell's grid of step sizes, seeds, config and command."""
+    body: list[Markup | str] = [
+        pages.paragraph(
+            "Step sizes were chosen on dev with a seed of their own, the same number for every method; test rows were "
+            "looked at once, by the runs below."
+        )
+    ]
+    for cell, (what, found) in table.items():
+        if found is None:
+            continue
+        title = f"{label(cell.method, cell.tuning)} on {cell.task} ({cell.kind})"
+        inside: list[Markup | str] = []
+        if what.choice is not None:
+            tried = [[lr, metric, loss, pages.badge(status)] for lr, metric, loss, status in what.choice.tried]
+            inside.append(pages.table(["step size", "dev metric", "dev loss", "ended"], tried))
+        seeds = [
+            [
+                r.config["seed"],
+                r.config["data_seed"],
+                100 * r.result["test"]["metric"],
+                r.result.get("best_step"),
+                r.key,
+            ]
+            for r in what.tests
+            if r.result.get("test")
+        ]
+        inside.append(pages.table(["seed of z", "seed of data", "test", "best step", "record"], seeds))
+        config = to_toml(from_dict(what.tests[0].config))
+        inside += [
+            pages.paragraph("Config of the first run (`helene llm run --config FILE`):"),
+            pages.code_block(config),
+        ]
+        body += [pages.subtitle(title, anchor(cell)), pages.details(f"runs of {title}", inside)]
+    body.append(pages.paragraph(f"Remake all: `{command}`"))
+    return pages.Section("Cells", body, "cells")
+
+
+def sensitivity(table: Table) -> list[list[Any]]:
+    """How forgiving each method's step size is, from the tuning runs: rows for a page.
+
+    A step size works where its dev loss is within a tenth of the best one's.
+    """
+    rows = []
+    for cell, (what, _) in table.items():
+        if what.choice is None:
+            continue
+        tried = what.choice.tried
+        losses = [loss for _, _, loss, _ in tried if loss is not None]
+        ended = [status for *_, status in tried if status in ("diverged", "non_finite")]
+        working = _working_range(tried, losses)
+        rows.append([label(cell.method, cell.tuning), f"{cell.task} ({cell.kind})", working, len(ended) / len(tried)])
+    return rows
+
+
+def sensitivity_section(table: Table) -> pages.Section:
+    """`sensitivity` as a section."""
+    headers = ["method", "task", "working range of step sizes (factor)", "share of the grid that diverged"]
+    text = (
+        "From the runs that chose the step sizes. The working range spans the step sizes whose dev loss is within a tenth "
+        "of the best one's."
+    )
+    return pages.Section(
+        "Sensitivity", [pages.paragraph(text), pages.table(headers, sensitivity(table))], "sensitivity"
+    )
+
+
+def _working_range(tried: Sequence[tuple[float, Any, float | None, str]], losses: Sequence[float]) -> float | None:
+    """Largest over smallest step size of those within 10 % of the best dev loss."""
+    if not losses:
+        return None
+    good = [lr for lr, _, loss, _ in tried if loss is not None and loss <= 1.1 * min(losses)]
+    return max(good) / min(good)
+
+
+def facts_section(table: Table) -> pages.Section:
+    """What the records say of data and models."""
+    lines = set()
+    for _, (what, _) in table.items():
+        for record in what.tests:
+            data, config = record.result.get("data", {}), record.config
+            if not data:
+                continue
+            lines.add(
+                f"{config['task']} ({config['kind']}): {data['source']} split, {data['train']} training, {data['dev']} "
+                f"dev, {data['test']} test rows; {data['overlap_with_test']} of the former are test rows as well"
+            )
+    notes = [
+        "The final character of a premise is dropped only where it is punctuation; LM-BFF's code drops it always.",
+        "Models run without dropout, those trained with gradients too.",
+        *sorted(lines),
+    ]
+    items = Markup("").join(Markup("<li>{}</li>").format(line) for line in notes)
+    return pages.Section("Data and departures", [Markup("<ul>{}</ul>").format(items)], "data")
+
+
+def write(
+    out: Path, name: str, *, title: str, table: Table, sections: Sequence[pages.Section], command: str, provenance: Any
+) -> Path:
+    """Write ``out/llm/NAME.html``, the part's summary and the index; returns the page."""
+    said = answer(table)
+    lead = [pages.paragraph("Models are named as they are; none of them is the paper's unless it says so.")]
+    text = pages.render_page(
+        title=title, answer=said, sections=sections, command=command, provenance=provenance, lead=lead
+    )
+    path = pages.write_text(Path(out) / "llm" / f"{name}.html", text)
+    pages.write_text(Path(out) / "llm" / "index.html", text)
+    pages.write_summary(Path(out), "llm", title=title, answer=said, command=command, cells=_plain(table))
+    pages.write_index(Path(out))
+    return path
+
+
+def anchor(cell: Cell) -> str:
+    """Address of a cell within its page."""
+    return f"{cell.kind}-{cell.task}-{cell.method}-{cell.tuning}"
+
+
+def _printed(mean: float, deviation: float | None) -> str:
+    return f"{mean:.1f}" + (f" ± {deviation:.1f}" if deviation is not None else "")
+
+
+def _measured(found: Numbers, address: str) -> Markup:
+    text = f"{found.mean:.1f}"
+    if found.low is not None and found.high is not None:
+        text += f" {pages.interval(found.low, found.high)}"
+    return Markup('<a href="#{}">{}</a>').format(address, text)
+
+
+def _plain(table: Table) -> list[dict[str, Any]]:
+    rows = []
+    for cell, (what, found) in table.items():
+        row: dict[str, Any] = {"kind": cell.kind, "task": cell.task, "method": cell.method, "tuning": cell.tuning}
+        row |= {"lr": what.choice.lr if what.choice else None, "runs_left": what.left}
+        if found is not None:
+            row |= {
+                "mean": found.mean,
+                "interval": [found.low, found.high],
+                "values": list(found.values),
+                "steps_to_target": found.steps,
+                "forwards_to_target": found.forwards,
+                "seconds_to_target": found.seconds,
+                "finite": found.steps is not None and math.isfinite(found.steps),
+            }
+        rows.append(row)
+    return rows
