@@ -7,7 +7,7 @@ judges everything: ``--claim``, a single module, ``-k`` and the like print their
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ settings.register_profile("deep")
 
 RECORDS: pytest.StashKey[Any] = pytest.StashKey()  # id -> record
 FIGURES: pytest.StashKey[Any] = pytest.StashKey()  # id -> what draws its figure
+PROOFS: pytest.StashKey[Any] = pytest.StashKey()  # page of theory/proofs -> its checks
 MODULES = pytest.StashKey[set[Path]]()
 PARTIAL = pytest.StashKey[bool]()
 
@@ -93,7 +94,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker, prepares the stash, refuses an unknown id."""
     config.addinivalue_line("markers", "claim(id, ...): an ordinary test that belongs to these claims")
-    config.stash[RECORDS], config.stash[FIGURES] = {}, {}
+    config.stash[RECORDS], config.stash[FIGURES], config.stash[PROOFS] = {}, {}, {}
     config.stash[MODULES], config.stash[PARTIAL] = set(), False
 
 
@@ -109,6 +110,26 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
     """Collects the modules of this folder as modules with claims."""
     return ClaimModule.from_parent(parent, path=module_path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Generator[None, Any, Any]:
+    """Keeps the outcome of each check of a proof page, the time of its search included."""
+    report = yield
+    if isinstance(item, pytest.Function) and item.path.parent == book.PROOFS:
+        checks = item.config.stash[PROOFS].setdefault(item.path.stem.removeprefix("test_"), {})
+        check = checks.setdefault(item.name, {"text": _spoken(item), "passed": True, "seconds": 0.0})
+        check["passed"] &= report.passed
+        check["seconds"] += call.duration
+    return report
+
+
+def _spoken(item: pytest.Function) -> str:
+    """A check's name as words, with its parameter and the first line of its docstring."""
+    words = item.originalname.removeprefix("test_").replace("_", " ")
+    parameter = f" [{item.callspec.id}]" if hasattr(item, "callspec") else ""
+    told = (item.function.__doc__ or "").strip().partition("\n")[0]
+    return f"{words}{parameter}" + (f": {told}" if told else "")
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
@@ -165,7 +186,10 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
         return
     from theory.ledger import page  # drawing: not needed, and not imported, by a run of some claims
 
+    proofs = {name: list(checks.values()) for name, checks in config.stash[PROOFS].items()}
     terminalreporter.write_line(book.answer(records))
+    for line in book.proof_lines(proofs):
+        terminalreporter.write_line(line)
     reports = config.rootpath / config.getoption("--reports", "reports")
-    written = [book.write(records, reports), *page.write(records, config.stash[FIGURES], reports)]
+    written = [book.write(records, reports, proofs), *page.write(records, config.stash[FIGURES], reports, proofs)]
     terminalreporter.write_line("written: " + ", ".join(os.path.relpath(path, config.rootpath) for path in written))

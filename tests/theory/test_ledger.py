@@ -15,9 +15,17 @@ from tests.theory.conftest import CLAIMS, examined
 from theory.ledger import book, page
 from theory.ledger.ids import IDS
 from theory.ledger.judge import conclude
-from theory.ledger.typeset import typeset
+from theory.ledger.schema import schema_errors
+from theory.ledger.typeset import breakable, typeset
 
 ROOT = Path(__file__).parents[2]
+PROOFS = {
+    "gap_lemma": [
+        {"text": "the algebra: sympy", "passed": True, "seconds": 1.0},
+        {"text": "no counterexample [descent]", "passed": False, "seconds": 0.5},
+    ],
+    "max_dimension": [{"text": "one coordinate", "passed": True, "seconds": 2.0}],
+}
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +34,13 @@ def records() -> list[dict]:
 
 
 def test_the_records_fit_the_schema(records: list[dict], tmp_path: Path) -> None:
-    path = book.write(records, tmp_path)
+    path = book.write(records, tmp_path, PROOFS)
     again = json.loads(path.read_text(encoding="utf-8"))
-    assert book.schema_errors(again) == []
+    assert schema_errors(again) == []
     assert [entry["id"] for entry in again][: len(IDS)] == list(IDS)
     summary = json.loads((tmp_path / "theory" / "summary.json").read_text(encoding="utf-8"))
-    assert {"title", "answer", "command"} <= set(summary)
+    assert {"title", "answer", "command", "counts"} <= set(summary)
+    assert summary["proofs"]["gap_lemma"] == {"checks": 2, "passed": 1, "seconds": 1.5}
 
 
 @pytest.mark.parametrize(
@@ -49,19 +58,19 @@ def test_the_records_fit_the_schema(records: list[dict], tmp_path: Path) -> None
 def test_the_schema_notices_a_wrong_value(records: list[dict], key: str, value: object) -> None:
     wrong = copy.deepcopy(records)
     wrong[0][key] = value
-    assert book.schema_errors(wrong)
+    assert schema_errors(wrong)
 
 
 def test_the_schema_notices_missing_keys_and_ids(records: list[dict]) -> None:
-    assert book.schema_errors([{k: v for k, v in records[0].items() if k != "id"}, *records[1:]])
-    assert book.schema_errors(records[1:])
-    assert book.schema_errors({"claims": records})
-    assert book.schema_errors([*records[:-1], "text"])
+    assert schema_errors([{k: v for k, v in records[0].items() if k != "id"}, *records[1:]])
+    assert schema_errors(records[1:])
+    assert schema_errors({"claims": records})
+    assert schema_errors([*records[:-1], "text"])
 
 
 def test_a_claim_without_a_module_has_no_verdict_and_shows(records: list[dict]) -> None:
     gone = [book.absent("L7") if entry["id"] == "L7" else entry for entry in records]
-    assert book.schema_errors(json.loads(json.dumps(gone))) == []
+    assert schema_errors(json.loads(json.dumps(gone))) == []
     assert book.counts(gone)["none"] == 1
     assert any("L7" in line and "FAILS: no module" in line for line in book.table(gone))
     assert "1 has no verdict" in book.answer(gone)
@@ -89,6 +98,21 @@ def test_the_page_has_a_section_for_every_claim_and_needs_no_network(records: li
     assert html.index("<table>") < html.index('<h3 id="A1">'), "the table comes first"
 
 
+def test_the_page_shows_the_proofs_with_what_their_checks_came_to(records: list[dict]) -> None:
+    html = page.render(records[:1], proofs=PROOFS)
+    for name in book.proof_counts({}):
+        assert f'href="#{name}.md"' in html
+        assert f'<div id="{name}.md">' in html
+        assert f"pytest theory/proofs/test_{name}.py" in html
+        assert (book.PROOFS / f"test_{name}.py").is_file()
+    assert "1 of 2 fail" in html
+    assert "1 passed" in html
+    assert html.count("none ran") == 2 * (len(book.proof_counts({})) - len(PROOFS))
+    assert "no counterexample [descent]" in html
+    assert html.count("<svg") >= 2, "the figures of bound over count"
+    assert any("gap_lemma" in line and "1 of   2" in line for line in book.proof_lines(PROOFS))
+
+
 def test_typeset_escapes_html_and_sets_formulas_once() -> None:
     html = typeset(r"A <b>bold</b> claim: $x_1^2 < 3$, `$not$`, **strong**.")
     assert "&lt;b&gt;" in html
@@ -98,6 +122,18 @@ def test_typeset_escapes_html_and_sets_formulas_once() -> None:
     for broken in (r"$\frac{1$", "$x_1_2$"):
         with pytest.raises(ValueError, match="cannot be typeset"):
             typeset(broken)
+
+
+def test_a_long_formula_may_break_before_relations_outside_brackets() -> None:
+    assert breakable("a = b") == ["a = b"]
+    long = r"\sum_{i=1}^n x_i = \left(y \le z\right) + \frac{a = b}{c} \le \max(u, v) + w"
+    pieces = breakable(long)
+    assert "".join(pieces) == long
+    assert [piece[:3] for piece in pieces[1:]] == ["= \\", "\\le"]
+    matrix = r"D = \begin{pmatrix}1 & 2\\ 3 & 4\end{pmatrix} \succeq \{0 = 0\}, \qquad e = f"
+    assert breakable(matrix)[-1] == "= f"
+    assert "".join(breakable(matrix)) == matrix
+    assert typeset(f"${long}$").count("<math") == 3
 
 
 def pytest_theory(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

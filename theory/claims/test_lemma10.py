@@ -30,7 +30,7 @@ from theory.losses.draws import seeded
 from theory.losses.functions import as_fmpq
 from theory.losses.instances import assumptions, layer, parabola, ramps
 from theory.losses.layers import Layer, clipped_decrease
-from theory.losses.strategies import any_layer, meet
+from theory.losses.strategies import ROOTS, any_layer, meet
 
 Case = tuple[Layer, fmpq, fmpq]
 
@@ -80,8 +80,7 @@ def _case(rng: Random) -> Case:
     here, eta = any_layer(rng), rng.choice((fmpq(1, 10), fmpq(1, 2), fmpq(3, 4), fmpq(1), fmpq(3, 2)))
     here = meet(here, lambda there: there.newton2 * rng.choice((fmpq(1, 9), fmpq(1, 4), fmpq(1), fmpq(4))))
     assert here.radius is not None
-    root = {1: fmpq(1), 2: fmpq(99, 70), 3: fmpq(97, 56), 4: fmpq(2)}[here.dimension]  # not below √d
-    return here, here.radius / (eta * root), eta
+    return here, here.radius / (eta * ROOTS[here.dimension]), eta
 
 
 def _descent(factor: fmpq):

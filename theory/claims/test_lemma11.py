@@ -28,9 +28,7 @@ from theory.losses.draws import seeded
 from theory.losses.functions import least
 from theory.losses.instances import assumptions, layer, parabola
 from theory.losses.layers import Layer
-from theory.losses.strategies import any_layer, meet
-
-ROOTS = {1: fmpq(1), 2: fmpq(99, 70), 3: fmpq(97, 56), 4: fmpq(2)}  # not below √d
+from theory.losses.strategies import ROOTS, any_layer, meet
 
 
 def _newton(at: Instance) -> Sides:

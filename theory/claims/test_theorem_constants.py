@@ -12,26 +12,22 @@ from theory.ledger.claim import Claim, Instance, Proof, Search, Sides, Target, T
 from theory.ledger.exact import related
 from theory.ledger.steps import by_hand, identity
 from theory.losses.draws import seeded
-from theory.losses.functions import Number, as_fmpq
+from theory.losses.functions import Number, as_fmpq, as_sympy
 from theory.losses.instances import assumptions, layer, parabola, ramps
 from theory.losses.layers import Layer, run, theorem_clip
 from theory.losses.strategies import any_layer, meet, small_gap
 
 
-def _exactly(x: fmpq) -> sympy.Rational:
-    return sympy.Rational(int(x.p), int(x.q))
-
-
 def _log_argument(at: Instance) -> sympy.Rational:
     """μR²/(32 d ε), d = 1."""
-    return _exactly(layer(at).mu) * sympy.Rational(at["R"]) ** 2 / (32 * sympy.Rational(at["target"]))
+    return as_sympy(layer(at).mu) * sympy.Rational(at["R"]) ** 2 / (32 * sympy.Rational(at["target"]))
 
 
 def _normalised(at: Instance) -> Sides:
     """Steps, and d G0/(μR²) + ln(μR²/(32 d ε)) + slack."""
     here = layer(at)
     steps, _ = run(here, as_fmpq(at["target"]))
-    first = _exactly(here.gap / (here.mu * as_fmpq(at["R"]) ** 2))
+    first = as_sympy(here.gap / (here.mu * as_fmpq(at["R"]) ** 2))
     return steps, first + sympy.log(_log_argument(at)) + at["slack"]
 
 

@@ -7,10 +7,9 @@ from random import Random
 
 import sympy
 from flint import arb, fmpq
-from sympy import Rational
 
 from theory.ledger.claim import Claim, Instance, Proof, Search, Sides, Target, Twin, Verdict, Witness
-from theory.ledger.exact import enclose, related
+from theory.ledger.exact import enclose
 from theory.ledger.steps import by_hand, identity, nonnegative, positive
 from theory.losses import layers_together as together
 from theory.losses.draws import seeded
@@ -64,17 +63,6 @@ def _against(rooted: bool):
     return sides
 
 
-def _coupled(at: Instance) -> Sides:
-    return together.gap(at, together.after(at, int(at["steps"]))), at["target"]
-
-
-def _covered(at: Instance) -> dict[str, bool]:
-    """The assumptions, and more steps than the printed bound with its own constants, max d_i = 1."""
-    first = Rational(together.gap(at, together.after(at, 0)))
-    bound = first + sympy.log(Rational(at["R"]) ** 2 / (32 * Rational(at["target"])))
-    return {**together.assumptions(at), "steps ≥ printed bound": related(bound, "<=", at["steps"])}
-
-
 def _ratio(at: Instance) -> Sides:
     """Steps in dimension d against d/d' times the steps in dimension d'."""
     many, few = (run(*_needle(int(at[name]), fmpq(1)))[0] for name in ("root", "small_root"))
@@ -124,10 +112,10 @@ CLAIMS = (
                 r"1\mathbf 1^T)\theta$, $R = 8$, $\theta_0 = (1, \dots, 1)$. The printed bound is $1\cdot\frac{21}2 + "
                 r"\ln2 < 12$; the gap is $\frac{21}2$ at every step, so no number of steps reaches $\epsilon = 1$.",
                 instance=together.start(5, Fraction(4, 5), a=1, eta=Fraction(1, 2), R=8, target=1, steps=12),
-                sides=_coupled,
+                sides=together.after_the_bound,
                 recorded=(Fraction(21, 2), 1),
                 harmless=together.start(5, Fraction(0), a=1, eta=Fraction(1, 2), R=8, target=1, steps=12),
-                hypotheses=_covered,
+                hypotheses=together.bound_is_over,
             ),
             Proof(
                 text=r"A separable loss runs layer by layer (T-sum); drop $i$. By L10 (repaired, $\eta = \frac12$) and "

@@ -65,16 +65,6 @@ def _largest(values: list[Number]) -> Number:
     return best
 
 
-def _after_bound(at: Instance) -> Sides:
-    return together.gap(at, together.after(at, int(at["steps"]))), at["target"]
-
-
-def _bound_is_over(at: Instance) -> dict[str, bool]:
-    first = sympy.Rational(together.gap(at, together.after(at, 0)))
-    bound = first + sympy.log(sympy.Rational(at["R"]) ** 2 / (32 * sympy.Rational(at["target"])))
-    return {**together.assumptions(at), "steps ≥ the printed bound (d_i = μ_i = 1)": related(bound, "<=", at["steps"])}
-
-
 n, rho, eta, lam = sympy.symbols("n rho eta lambda", positive=True)
 e1, e2 = sympy.symbols("e1 e2", positive=True)
 
@@ -139,10 +129,10 @@ CLAIMS = (
                 r"$\frac12\cdot5\cdot\frac{21}5 = \frac{21}2$; the bound for $\epsilon = 1$ is $\frac{21}2 + \ln2 < "
                 r"12$ steps.",
                 instance=together.start(5, Fraction(4, 5), a=1, eta=Fraction(1, 2), R=8, target=1, steps=12),
-                sides=_after_bound,
+                sides=together.after_the_bound,
                 recorded=(Fraction(21, 2), 1),
                 harmless=together.start(2, Fraction(4, 5), a=1, eta=Fraction(1, 2), R=8, target=1, steps=12),
-                hypotheses=_bound_is_over,
+                hypotheses=together.bound_is_over,
             ),
             Witness(
                 text=r"No fixed step size helps: $\eta = \frac18$, $n = 20$, $\rho = \frac45$, $R = 8$, $\theta = "
@@ -152,10 +142,10 @@ CLAIMS = (
                 instance=together.start(
                     20, Fraction(4, 5), a=Fraction(1, 4), eta=Fraction(1, 8), R=8, target=1, steps=12
                 ),
-                sides=_after_bound,
+                sides=together.after_the_bound,
                 recorded=(Fraction(81, 8), 1),
                 harmless=together.start(2, Fraction(0), a=Fraction(1, 4), eta=Fraction(1, 8), R=8, target=1, steps=12),
-                hypotheses=_bound_is_over,
+                hypotheses=together.bound_is_over,
                 target=Target.KINDEST,
             ),
             Proof(

@@ -8,13 +8,9 @@ from flint import fmpq
 from sympy import Rational, log
 
 from theory.ledger.claim import Claim, Instance, Line, PrintedProof, ProofVerdict, Sides, Target, Verdict, Witness
-from theory.losses.functions import as_fmpq
+from theory.losses.functions import as_fmpq, as_sympy
 from theory.losses.instances import assumptions, layer, parabola
 from theory.losses.layers import clipped_decrease, run, theorem_clip
-
-
-def _exactly(x: fmpq) -> Rational:
-    return Rational(int(x.p), int(x.q))
 
 
 def _theorem(at: Instance) -> Sides:
@@ -22,8 +18,8 @@ def _theorem(at: Instance) -> Sides:
     here = layer(at)
     steps, _ = run(here, as_fmpq(at["target"]))
     unit = here.mu * as_fmpq(at["R"]) ** 2
-    first = _exactly(here.gap / (unit if at["normalised"] else fmpq(1)))
-    return steps, first + log(_exactly(unit / (32 * as_fmpq(at["target"])))) + at["slack"]
+    first = as_sympy(here.gap / (unit if at["normalised"] else fmpq(1)))
+    return steps, first + log(as_sympy(unit / (32 * as_fmpq(at["target"])))) + at["slack"]
 
 
 def _phases(at: Instance) -> dict[str, bool]:
@@ -43,7 +39,7 @@ def _end_of_phase1(at: Instance) -> Sides:
     """Steps until the gap is μ²/8, and d · G0, which the combination books for this phase."""
     here = layer(at)
     steps, _ = run(here, here.mu**2 / 8)
-    return steps, _exactly(here.gap)
+    return steps, as_sympy(here.gap)
 
 
 CLAIMS = (

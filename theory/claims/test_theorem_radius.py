@@ -9,7 +9,7 @@ from sympy import Rational, sqrt
 
 from theory.ledger.claim import Claim, Instance, Sides, Target, Verdict, Witness
 from theory.ledger.exact import related
-from theory.losses.functions import as_fmpq
+from theory.losses.functions import as_fmpq, as_sympy
 from theory.losses.instances import assumptions, layer, parabola
 from theory.losses.layers import run
 
@@ -48,8 +48,9 @@ def _parabola_run(at: Instance) -> Sides:
     """Steps on ½θ² with R the distance and, as every radius will do, a radius of Assumption 2; and the bound."""
     here = layer(at)
     steps, _ = run(here, as_fmpq(at["target"]))
-    gap, mu = (Rational(int(value.p), int(value.q)) for value in (here.gap, here.mu))
-    return steps, gap + sympy.log(mu * Rational(at["R"]) ** 2 / (32 * Rational(at["target"])))
+    return steps, as_sympy(here.gap) + sympy.log(
+        as_sympy(here.mu) * Rational(at["R"]) ** 2 / (32 * Rational(at["target"]))
+    )
 
 
 def _both_meanings(at: Instance) -> dict[str, bool]:

@@ -9,7 +9,7 @@ import sympy
 from theory.ledger.claim import Check, Claim, Instance, Sides, Target, Verdict, Witness
 from theory.ledger.exact import related
 from theory.ledger.units import MixedUnits, units_of
-from theory.losses.functions import as_fmpq
+from theory.losses.functions import as_fmpq, as_sympy
 from theory.losses.instances import assumptions, layer, parabola
 from theory.losses.layers import run
 
@@ -17,7 +17,7 @@ from theory.losses.layers import run
 def _bound(at: Instance, scale: Fraction) -> sympy.Expr:
     """The printed bound for scale · L, d = 1, at the target scale · ε."""
     here = layer(at)
-    gap, mu = (sympy.Rational(int(v.p), int(v.q)) * sympy.Rational(scale) for v in (here.gap, here.mu))
+    gap, mu = (as_sympy(value) * sympy.Rational(scale) for value in (here.gap, here.mu))
     return gap + sympy.log(mu * sympy.Rational(at["R"]) ** 2 / (32 * sympy.Rational(scale * at["target"])))
 
 

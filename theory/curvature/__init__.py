@@ -1,0 +1,1 @@
+"""Estimates of curvature: A-GNB and GNB by enumeration and by torch.func, and from an SPSA gradient."""

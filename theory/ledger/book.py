@@ -1,4 +1,4 @@
-"""The ledger: records of what a run found, their schema, the table in the terminal, the files."""
+"""The ledger: records of what a run found, the table in the terminal, the files; its schema is ``schema.py``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from helene.lab.report_files import write_summary, write_text
-from theory.ledger.claim import Claim, Evidence, Line, Proof, ProofVerdict, Search, Target, Verdict, Witness
+from theory.ledger.claim import Claim, Evidence, Line, Proof, Search, Verdict, Witness
 from theory.ledger.ids import IDS, SECTIONS
 from theory.ledger.judge import Finding, Judgement, show
 
 HERE = Path(__file__).parent.parent
+PROOFS = HERE / "proofs"
+#: For each page of ``theory/proofs``, its checks: text, passed, seconds.
+Proofs = Mapping[str, Sequence[Mapping[str, Any]]]
 TITLE = "The claims of the paper, judged"
 COMMAND = "pytest theory/"
 
@@ -150,74 +153,6 @@ def _line_record(line: Line, status: str, detail: str) -> dict[str, Any]:
     return {"text": line.text, "status": status, "witnesses": witnesses, "detail": detail}
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "id": (str,),
-    "section": (str,),
-    "place": (str,),
-    "statement": (str,),
-    "answer": (str,),
-    "verdict": (str, type(None)),
-    "proof": (str, type(None)),
-    "witness": (list, type(None)),
-    "repair": (str, type(None)),
-    "reading": (dict, type(None)),
-    "checks": (list,),
-    "proof_lines": (list,),
-    "note": (str,),
-    "failures": (list,),
-    "module": (str,),
-    "duration_seconds": (int, float),
-}
-_CHECK_TYPES: dict[str, tuple[type, ...]] = {
-    "kind": (str,),
-    "target": (str,),
-    "confirmed": (bool,),
-    "text": (str,),
-    "detail": (str,),
-    "twin": (str, type(None)),
-    "steps": (list,),
-    "seconds": (int, float),
-}
-
-
-def schema_errors(records: Any) -> list[str]:
-    """What is wrong with a parsed ``ledger.json``; empty where nothing is."""
-    if not isinstance(records, list):
-        return [f"a list of records is wanted, got {type(records).__name__}"]
-    errors = []
-    for number, entry in enumerate(records):
-        name = entry.get("id", f"record {number}") if isinstance(entry, dict) else f"record {number}"
-        errors += [f"{name}: {error}" for error in _entry_errors(entry, _TYPES)]
-        if not isinstance(entry, dict):
-            continue
-        if entry.get("verdict") not in (None, *Verdict):
-            errors.append(f"{name}: verdict {entry.get('verdict')!r}")
-        if entry.get("proof") not in (None, *ProofVerdict):
-            errors.append(f"{name}: proof {entry.get('proof')!r}")
-        if (entry.get("repair") is None) == (entry.get("verdict") == Verdict.HOLDS_AFTER_REPAIR):
-            errors.append(f"{name}: a repair belongs to holds_after_repair")
-        checks = entry.get("checks")
-        for check in checks if isinstance(checks, list) else ():
-            errors += [f"{name}: check: {error}" for error in _entry_errors(check, _CHECK_TYPES)]
-            if isinstance(check, dict) and check.get("target") not in tuple(Target):
-                errors.append(f"{name}: target {check.get('target')!r}")
-    ids = [entry.get("id") for entry in records if isinstance(entry, dict)]
-    if ids[: len(IDS)] != list(IDS):
-        errors.append("the records do not start with all the claims' ids in order")
-    return errors
-
-
-def _entry_errors(entry: Any, types: Mapping[str, tuple[type, ...]]) -> list[str]:
-    if not isinstance(entry, dict):
-        return [f"an object is wanted, got {type(entry).__name__}"]
-    errors = [f"keys {sorted(set(entry) ^ set(types))} missing or unknown"] if set(entry) != set(types) else []
-    return errors + [
-        f"{key} is {type(entry[key]).__name__}"
-        for key in types
-        if key in entry and not isinstance(entry[key], types[key])
-    ]
-
-
 def table(records: Sequence[Mapping[str, Any]], width: int = 120) -> list[str]:
     """The table of verdicts as lines of text."""
     head = f"{'claim':<16} {'verdict':<19} {'proof':<6} {'seconds':>7}  "
@@ -259,9 +194,31 @@ def answer(records: Sequence[Mapping[str, Any]]) -> str:
     return f"Of {sum(number.values())} claims of the paper " + ", ".join(parts) + "."
 
 
-def write(records: Sequence[Mapping[str, Any]], reports: Path) -> Path:
+def proof_counts(proofs: Proofs) -> dict[str, dict[str, Any]]:
+    """For each page of ``theory/proofs``, in their order: its checks in this run, how many passed, their seconds."""
+    pages = sorted(path.stem for path in PROOFS.glob("*.md") if path.stem != "README")
+    return {
+        page: {
+            "checks": len(proofs.get(page, ())),
+            "passed": sum(check["passed"] for check in proofs.get(page, ())),
+            "seconds": round(sum(check["seconds"] for check in proofs.get(page, ())), 3),
+        }
+        for page in pages
+    }
+
+
+def proof_lines(proofs: Proofs) -> list[str]:
+    """The outcome of the proofs' checks as lines of text."""
+    lines = ["Statements proved in their place (theory/proofs):"]
+    for page, found in proof_counts(proofs).items():
+        lines.append(f"{page:<19} {found['passed']:>3} of {found['checks']:>3} checks pass {found['seconds']:>9.2f} s")
+    return lines
+
+
+def write(records: Sequence[Mapping[str, Any]], reports: Path, proofs: Proofs) -> Path:
     """Writes ``theory/ledger.json`` and ``theory/summary.json`` under ``reports``; returns the ledger's path."""
     text = json.dumps(list(records), ensure_ascii=False, indent=1) + "\n"
     path = write_text(reports / "theory" / "ledger.json", text)
-    write_summary(reports, "theory", title=TITLE, answer=answer(records), command=COMMAND, counts=counts(records))
+    found = {"counts": counts(records), "proofs": proof_counts(proofs)}
+    write_summary(reports, "theory", title=TITLE, answer=answer(records), command=COMMAND, **found)
     return path

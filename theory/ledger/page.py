@@ -18,7 +18,6 @@ from theory.ledger.typeset import typeset
 Record = Mapping[str, Any]
 Figures = Mapping[str, Callable[[], str]]
 
-PROOFS = book.HERE / "proofs"
 _KINDS = {
     "witness": "Witness",
     "search": "Search",
@@ -38,19 +37,20 @@ _MEANING = {
 }
 
 
-def write(records: Sequence[Record], figures: Figures, reports: Path) -> list[Path]:
+def write(records: Sequence[Record], figures: Figures, reports: Path, proofs: book.Proofs) -> list[Path]:
     """Writes ``theory/index.html`` under ``reports`` and rebuilds the index of all reports; returns both paths."""
-    page = pages.write_text(reports / "theory" / "index.html", render(records, figures))
+    page = pages.write_text(reports / "theory" / "index.html", render(records, figures, proofs))
     return [page, pages.write_index(reports)]
 
 
-def render(records: Sequence[Record], figures: Figures | None = None) -> str:
+def render(records: Sequence[Record], figures: Figures | None = None, proofs: book.Proofs | None = None) -> str:
     """The page as text."""
-    sections = [pages.Section("Verdicts", [*_legend(records), *_tables(records)], "verdicts")]
+    proofs = proofs or {}
+    sections = [pages.Section("Verdicts", [*_legend(records), *_tables(records), _proof_table(proofs)], "verdicts")]
     for title in _section_titles(records):
         body = [piece for entry in records if entry["section"] == title for piece in _claim(entry, figures or {})]
         sections.append(pages.Section(title, body))
-    sections.append(pages.Section("The proofs, written out", _proofs(), "proofs"))
+    sections.append(pages.Section("Statements proved in their place", _proofs(proofs), "proofs"))
     return pages.render_page(
         title=book.TITLE,
         answer=book.answer(records),
@@ -82,23 +82,28 @@ def _tables(records: Sequence[Record]) -> list[Markup]:
     pieces = []
     for title in _section_titles(records):
         entries = [entry for entry in records if entry["section"] == title]
-        with_proof = any(entry["proof"] for entry in entries)
-        heads = ("claim", "verdict", *(["printed proof"] if with_proof else []), "what was found")
         rows = [
             (
                 Markup('<a href="#{0}" style="white-space: nowrap">{0}</a>').format(entry["id"]),
-                _verdict(entry["verdict"]),
-                *([_verdict(entry["proof"]) if entry["proof"] else None] if with_proof else []),
+                _verdicts(entry),
                 _sentence(entry),
             )
             for entry in entries
         ]
-        pieces.append(pages.table(heads, rows, caption=title))
+        pieces.append(pages.table(("claim", "verdict", "what was found"), rows, caption=title))
     return pieces
 
 
 def _verdict(word: str | None, absent: str = "no verdict") -> Markup:
     return pages.badge(word) if word else pages.badge("failed", absent)
+
+
+def _verdicts(entry: Record) -> Markup:
+    """The verdict, and below it that on the printed proof: one column, for a phone's sake."""
+    verdict = _verdict(entry["verdict"])
+    if not entry["proof"]:
+        return verdict
+    return verdict + Markup("<br>") + pages.badge(entry["proof"], f"proof {entry['proof']}")
 
 
 def _sentence(entry: Record) -> str:
@@ -201,14 +206,39 @@ def _inline(svg: str) -> Markup:
     return Markup(svg[max(0, start) :].replace(' xmlns="http://www.w3.org/2000/svg"', "", 1))
 
 
-def _proofs() -> list[Markup]:
-    """The pages of ``theory/proofs``: the overview, then each one folded."""
-    overview = PROOFS / "README.md"
-    pieces = [_proof_page(overview)[1]] if overview.is_file() else []
-    for path in sorted(set(PROOFS.glob("*.md")) - {overview}):
-        title, body = _proof_page(path)
-        pieces.append(Markup('<div id="{}">{}</div>').format(path.name, pages.details(title, [body])))
+def _proof_table(proofs: book.Proofs) -> Markup:
+    """The pages of ``theory/proofs`` with what their checks came to in this run."""
+    rows = []
+    for name, found in book.proof_counts(proofs).items():
+        title = _proof_page(book.PROOFS / f"{name}.md")[0]
+        rows.append((Markup('<a href="#{0}.md">{1}</a>').format(name, title), _outcome(found), found["seconds"]))
+    return pages.table(("page", "its checks", "seconds"), rows, caption="Statements proved in their place")
+
+
+def _outcome(found: Mapping[str, Any]) -> Markup:
+    if not found["checks"]:
+        return pages.badge("failed", "none ran")
+    if found["passed"] < found["checks"]:
+        return pages.badge("failed", f"{found['checks'] - found['passed']} of {found['checks']} fail")
+    return pages.badge("passed", f"{found['checks']} passed")
+
+
+def _proofs(proofs: book.Proofs) -> list[Markup]:
+    """The pages of ``theory/proofs``: the overview, bound over count, then each page folded with its checks."""
+    pieces = [_proof_page(book.PROOFS / "README.md")[1], _proof_page(book.PROOFS / "step_counts.md")[1]]
+    for name, found in book.proof_counts(proofs).items():
+        title, body = _proof_page(book.PROOFS / f"{name}.md")
+        rows = [(_passed(check), pages.number(check["seconds"], 2), check["text"]) for check in proofs.get(name, ())]
+        table = pages.table(("", "seconds", "check"), rows, caption="Checks of this run", numeric=[1])
+        command = Markup('<p class="rerun"><code>pytest theory/proofs/test_{}.py</code></p>').format(name)
+        inside = [table, command] if name == "step_counts" else [body, table, command]
+        summary = Markup("{} {}").format(title, _outcome(found))
+        pieces.append(Markup('<div id="{}.md">{}</div>').format(name, pages.details(summary, inside)))
     return pieces
+
+
+def _passed(check: Mapping[str, Any]) -> Markup:
+    return pages.badge("passed", "passed") if check["passed"] else pages.badge("failed", "fails")
 
 
 def _proof_page(path: Path) -> tuple[str, Markup]:

@@ -23,6 +23,10 @@ _REPLACED = (
     (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\(mathbf|mathcal|mathbb)\s+(\w)"), r"\\\1{\2}"),
 )
+# A formula in running text may break before a relation that stands outside all brackets, as on paper.
+_STRUCTURE = re.compile(r"\\\\|\\(left|begin|right|end)(?![a-zA-Z])|\\.|[{}]")
+_RELATION = re.compile(r"(?:=|<|>|\\(?:le|ge|to|preceq|succeq|Rightarrow|propto|approx)(?![a-zA-Z]))")
+_LONG = 40  # characters of LaTeX; shorter ones stay whole
 _BAR = re.compile(r"<mo[^>]*>&#x0007C;</mo>")
 
 
@@ -46,6 +50,25 @@ def formula(latex: str, display: bool = False) -> Markup:
     return Markup(_BAR.sub('<mo stretchy="false" lspace="0" rspace="0">|</mo>', mathml))
 
 
+def breakable(latex: str) -> list[str]:
+    """The pieces of a long formula, each after the first opening with a relation; a short one is one piece."""
+    if len(latex) < _LONG:
+        return [latex]
+    pieces, depth, start, at = [], 0, 0, 0
+    while at < len(latex):
+        relation = _RELATION.match(latex, at)
+        if relation and depth == 0 and latex[start:at].strip():
+            pieces.append(latex[start:at])
+            start = at
+        token = relation or _STRUCTURE.match(latex, at)
+        if token and not relation:
+            depth += {"{": 1, "}": -1, "\\{": 1, "\\}": -1, "left": 1, "begin": 1, "right": -1, "end": -1}.get(
+                token[1] or token[0], 0
+            )
+        at = token.end() if token else at + 1
+    return [*pieces, latex[start:]]
+
+
 def typeset(text: str, inline: bool = False) -> Markup:
     """The text as HTML.
 
@@ -56,8 +79,11 @@ def typeset(text: str, inline: bool = False) -> Markup:
     formulas: list[Markup] = []
 
     def keep(match: re.Match[str]) -> str:
-        display = match.group(1) is not None
-        formulas.append(formula((match.group(1) or match.group(2)).strip(), display))
+        if match.group(1) is not None:
+            whole = formula(match.group(1).strip(), True)
+            formulas.append(Markup('<span class="scroll" style="display: block">{}</span>').format(whole))
+        else:
+            formulas.append(Markup(" ").join(formula(piece.strip()) for piece in breakable(match.group(2).strip())))
         return f"\ue000{len(formulas) - 1}\ue001"
 
     pieces, end = [], 0
@@ -66,4 +92,5 @@ def typeset(text: str, inline: bool = False) -> Markup:
         end = code.end()
     marked = "".join([*pieces, _FORMULA.sub(keep, text[end:])])
     html = _MARKDOWN.renderInline(marked) if inline else _MARKDOWN.render(marked)
+    html = html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
     return Markup(_TOKEN.sub(lambda match: str(formulas[int(match.group(1))]), html))

@@ -14,6 +14,7 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
+import sympy
 from flint import arb, fmpq, fmpz
 
 from theory.ledger.exact import enclose
@@ -33,6 +34,11 @@ ZERO, HALF, ONE = fmpq(0), fmpq(1, 2), fmpq(1)
 def as_fmpq(value: Fraction | int) -> fmpq:
     """As flint's rational."""
     return fmpq(value.numerator, value.denominator)
+
+
+def as_sympy(value: fmpq) -> sympy.Rational:
+    """As sympy's rational."""
+    return sympy.Rational(int(value.p), int(value.q))
 
 
 def total(values: Iterable[Number]) -> Number:

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from theory.ledger.claim import Instance
+import sympy
+
+from theory.ledger.claim import Instance, Sides
+from theory.ledger.exact import related
 
 
 def start(n: int, rho: Fraction, **more: Any) -> dict[str, Any]:
@@ -41,3 +44,15 @@ def assumptions(at: Instance) -> dict[str, bool]:
         "Assumption 1": 0 < 1 - at["rho"] and 0 < 1 + (at["n"] - 1) * at["rho"],
         "Assumption 2 with radius R": at["R"] > 0,
     }
+
+
+def after_the_bound(at: Instance) -> Sides:
+    """The gap after ``steps`` steps, and the target."""
+    return gap(at, after(at, int(at["steps"]))), at["target"]
+
+
+def bound_is_over(at: Instance) -> dict[str, bool]:
+    """The assumptions, and no fewer steps than the theorem's printed bound with d_i = μ_i = 1."""
+    first = sympy.Rational(gap(at, after(at, 0)))
+    bound = first + sympy.log(sympy.Rational(at["R"]) ** 2 / (32 * sympy.Rational(at["target"])))
+    return {**assumptions(at), "steps ≥ the printed bound": related(bound, "<=", at["steps"])}

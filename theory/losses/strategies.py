@@ -174,6 +174,10 @@ def root_above(square: Number, denominator: int = 4096) -> fmpq:
     return guess
 
 
+#: Rationals not below √d, within 10⁻⁴ of it.
+ROOTS = {1: fmpq(1), 2: fmpq(99, 70), 3: fmpq(97, 56), 4: fmpq(2)}
+
+
 def as_float(x: Number) -> float:
     """Roughly the number; no claim rests on it."""
     return int(x.p) / int(x.q) if isinstance(x, fmpq) else float(x)

@@ -44,7 +44,7 @@ def growth(x: float) -> float:
 
 
 def separable_bound(layers: Iterable[LayerStart]) -> float:
-    """The separable theorem as ``claims.md`` states it (``separable_theorem.md``, Theorem 1)."""
+    """The separable theorem as first conjectured (``separable_theorem.md``, Theorem 1)."""
     return 3.0 + max(
         32.0 * math.sqrt(a.dimension) * a.relative_gap
         + 16.0 * math.sqrt(a.dimension)

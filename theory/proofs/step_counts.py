@@ -1,74 +1,27 @@
 r"""Step counts of the theorem's update beside the bounds, on a few hundred problems with fixed seeds. Numpy only.
 
 ``python -m theory.proofs.step_counts`` rewrites ``step_counts.csv`` and ``.md``; tests recompute a third of it. Every
-problem satisfies the hypotheses by construction: quadratics (which have every radius; R is drawn), smooth functions
-with R in closed form, piecewise linear curvature with R exact. Bounds and count share mu, R, start and target.
+problem (:mod:`theory.proofs.problems`) satisfies the hypotheses by construction. Bounds and count share mu, R, start
+and target.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
-from theory.losses.piecewise import FloatPiecewise, Piecewise, even, halving, quadratic
-from theory.losses.smooth import Kind, RidgeLoss, Smooth
-from theory.proofs import bounds
-from theory.updates.clipped_newton import Array, Evaluation, Problem, count_steps, layer_slices, theorem_clip
+from theory.losses.smooth import RidgeLoss, Smooth
+from theory.proofs import bounds, problems
+from theory.updates.clipped_newton import count_steps, theorem_clip
 
 RECORD = Path(__file__).parent / "step_counts.csv"
 PAGE = RECORD.with_suffix(".md")
-SMOOTH: tuple[Kind, ...] = ("log_cosh", "softplus", "pseudo_huber", "exponential", "cosh")
 MOST_STEPS = 2000
-
-
-@dataclass(frozen=True)
-class Diagonal:
-    """Σ_j φ_j(p_j): the eigenbasis is that of the coordinates; a coordinate may repeat a function."""
-
-    functions: Sequence[FloatPiecewise]
-
-    def __call__(self, p: Array) -> Evaluation:
-        """Gap, gradient and the diagonal of the one block."""
-        value, slope, curvature = (np.array(c) for c in zip(*map(_call, self.functions, p), strict=True))
-        return Evaluation(float(value.sum()), slope, [curvature])
-
-
-def _call(function: FloatPiecewise, x: float) -> tuple[Array, Array, Array]:
-    return function(x)
-
-
-@dataclass(frozen=True)
-class Independent:
-    """A sum of one-layer problems."""
-
-    parts: Sequence[Problem]
-    dimensions: Sequence[int]
-
-    def __call__(self, p: Array) -> Evaluation:
-        """Gap, gradient and one block a layer."""
-        found = [part(p[where]) for part, where in zip(self.parts, layer_slices(self.dimensions), strict=True)]
-        return Evaluation(
-            sum(at.gap for at in found),
-            np.concatenate([at.gradient for at in found]),
-            [at.blocks[0] for at in found],
-        )
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A one-layer problem, its certified constants, a start; ``dimension`` counts coordinates left out at 0 too."""
-
-    problem: Problem
-    dimension: int
-    mu: float
-    radius: float
-    start: Array
 
 
 @dataclass(frozen=True)
@@ -83,100 +36,21 @@ class Row:
     nu: float
     kappa: float
     steps: int
-    stated: float  # the bound as stated in claims.md, rounded up where it must be
+    stated: float  # the bound as first conjectured, rounded up where it must be
     sharper: float  # this folder's own
     sweeps: int | None = None  # coupled families: sweeps of the cyclic order with eta = 1/2
     sweeps_bound: float | None = None
 
 
-def _orthogonal(rng: np.random.Generator, d: int) -> Array:
-    basis, _ = np.linalg.qr(rng.normal(size=(d, d)))
-    return basis
-
-
-def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
-    return float(math.exp(rng.uniform(math.log(low), math.log(high))))
-
-
-def quadratic_layer(rng: np.random.Generator) -> Layer:
-    """Random spectrum in a random basis; R is drawn, for a quadratic satisfies Assumption 2 with every radius."""
-    d = int(rng.integers(1, 25))
-    sigma = [_log_uniform(rng, 0.01, 1.0) for _ in range(d)]
-    loss = RidgeLoss(_orthogonal(rng, d), [Smooth("quadratic", s) for s in sigma], 0.0, (d,))
-    start = rng.normal(size=d)
-    return Layer(loss, d, min(sigma), float(np.linalg.norm(start)) * _log_uniform(rng, 0.1, 3.0), start)
-
-
-def _smooth(rng: np.random.Generator) -> Smooth:
-    return Smooth(
-        SMOOTH[rng.integers(len(SMOOTH))], _log_uniform(rng, 0.1, 10.0), _log_uniform(rng, 0.3, 3.0), rng.normal()
-    )
-
-
-def one_basis_layer(rng: np.random.Generator) -> Layer:
-    """Smooth functions of the coordinates in a random orthonormal basis."""
-    d = int(rng.integers(1, 9))
-    loss = RidgeLoss(_orthogonal(rng, d), [_smooth(rng) for _ in range(d)], _log_uniform(rng, 0.01, 1.0), (d,))
-    return _placed(rng, loss, d)
-
-
-def turning_layer(rng: np.random.Generator) -> Layer:
-    """Smooth functions along directions that are not orthogonal: the eigenbasis turns from step to step."""
-    d = int(rng.integers(2, 9))
-    m = d + int(rng.integers(0, 4))
-    loss = RidgeLoss(rng.normal(size=(m, d)), [_smooth(rng) for _ in range(m)], _log_uniform(rng, 0.01, 1.0), (d,))
-    return _placed(rng, loss, d)
-
-
-def _placed(rng: np.random.Generator, loss: RidgeLoss, d: int) -> Layer:
-    start = rng.normal(size=d)
-    radius = loss.radius()
-    return Layer(loss, d, loss.mus()[0], radius, start * radius * _log_uniform(rng, 0.3, 6.0) / np.linalg.norm(start))
-
-
-def halving_layer(rng: np.random.Generator) -> Layer:
-    """One coordinate of the slowest growth that Assumption 2 allows, the d − 1 others at their minimum."""
-    depth, d = int(rng.integers(1, 41)), int(rng.integers(1, 21)) ** 2
-    f = halving(depth, Fraction(1, 64))
-    return Layer(Diagonal([f.in_floats]), d, 1.0, 1.0, np.array([float(depth)]))
-
-
-def ramp_layer(rng: np.random.Generator) -> Layer:
-    """Coordinates with a steep ramp: curvature halved or doubled just inside the start."""
-    d = int(rng.integers(1, 9))
-    ramp = Fraction(1, 64)
-    choices: list[Piecewise] = [even([0, 1, 1 + ramp], [1, 1, Fraction(2) ** k]) for k in (-1, 1)]
-    functions = [choices[k] for k in rng.integers(2, size=d)]
-    start = np.where(rng.random(d) < 0.5, 1.0, -1.0) * float(1 + ramp)
-    radius = 4.0 * math.sqrt(d) * _log_uniform(rng, 0.1, 2.0)  # a factor 2 in all: every radius is certified
-    return Layer(Diagonal([f.in_floats for f in functions]), d, 1.0, radius, start)
-
-
-def one_direction_layer(rng: np.random.Generator) -> Layer:
-    """A quadratic started along one eigen-direction, the d − 1 others at their minimum; R is drawn."""
-    d = int(rng.integers(1, 21)) ** 2
-    return Layer(Diagonal([quadratic(1).in_floats]), d, 1.0, _log_uniform(rng, 0.2, 2.0), np.array([1.0]))
-
-
-LAYERS: dict[str, Callable[[np.random.Generator], Layer]] = {
-    "quadratic": quadratic_layer,
-    "quadratic, one direction": one_direction_layer,
-    "smooth, one basis": one_basis_layer,
-    "smooth, turning basis": turning_layer,
-    "halving": halving_layer,
-    "steep ramps": ramp_layer,
-}
-
-
 def separable_row(family: str, seed: int) -> Row:
     """Counts one separable problem: a layer of the family, or two to five layers of mixed families."""
-    rng = np.random.default_rng([seed, sorted([*LAYERS, "several layers"]).index(family)])
+    rng = np.random.default_rng([seed, sorted([*problems.LAYERS, "several layers"]).index(family)])
     while True:
         if family == "several layers":
-            makers = list(LAYERS.values())
+            makers = list(problems.LAYERS.values())
             layers = [makers[k](rng) for k in rng.integers(len(makers), size=int(rng.integers(2, 6)))]
         else:
-            layers = [LAYERS[family](rng)]
+            layers = [problems.LAYERS[family](rng)]
         gaps = [a.problem(a.start).gap for a in layers]
         target = 10.0 ** -rng.uniform(1, 4)
         starts = [
@@ -187,7 +61,7 @@ def separable_row(family: str, seed: int) -> Row:
         if sharper <= MOST_STEPS:
             break
     shapes = [len(a.start) for a in layers]
-    problem = Independent([a.problem for a in layers], shapes)
+    problem = problems.Independent([a.problem for a in layers], shapes)
     clips = [theorem_clip(a.radius, a.dimension) for a in layers]
     start = np.concatenate([a.start for a in layers])
     count = count_steps(problem, start, sum(gaps) * target, 4 * MOST_STEPS, shapes, clips)
@@ -215,15 +89,15 @@ def coupled_row(seed: int) -> Row:
     n, w = int(rng.integers(2, 9)), int(rng.integers(1, 6))
     c = rng.uniform(0.05, 0.9)
     coupling = (1 - c) * np.eye(n) + c * np.ones((n, n))
-    sigma = np.array([_log_uniform(rng, 0.1, 1.0) for _ in range(w)])
-    basis = _orthogonal(rng, w)
+    sigma = np.array([problems.log_uniform(rng, 0.1, 1.0) for _ in range(w)])
+    basis = problems.orthogonal(rng, w)
     roots = np.kron(np.linalg.cholesky(coupling).T, np.sqrt(sigma)[:, None] * basis)
     loss = RidgeLoss(roots, [Smooth("quadratic") for _ in roots], 0.0, (w,) * n)
     start = rng.normal(size=n * w)
     gap = loss(start).gap
     target = gap * 10.0 ** -rng.uniform(1, 3)
     furthest = math.sqrt(2 * gap * float(np.linalg.inv(coupling)[0, 0]) / float(sigma.min()))
-    radius = furthest * _log_uniform(rng, 0.3, 3.0)
+    radius = furthest * problems.log_uniform(rng, 0.3, 3.0)
     nu, kappa, r = 1 + (n - 1) * c, 1 - c, min(1.0, radius / furthest)
     clip = theorem_clip(radius, w)
     widths, clips = [w] * n, [clip] * n
@@ -249,7 +123,7 @@ def coupled_row(seed: int) -> Row:
 
 def measure(num_seeds: int = 50) -> list[Row]:
     """All rows, in a fixed order."""
-    rows = [separable_row(family, seed) for family in [*LAYERS, "several layers"] for seed in range(num_seeds)]
+    rows = [separable_row(family, seed) for family in [*problems.LAYERS, "several layers"] for seed in range(num_seeds)]
     return rows + [coupled_row(seed) for seed in range(num_seeds)]
 
 
@@ -284,8 +158,8 @@ def summary(rows: Sequence[Mapping[str, str]]) -> str:
         "# Bound over count",
         "",
         f"{len(rows)} problems of `step_counts.csv`; made by `python -m theory.proofs.step_counts`, drawn by "
-        "`python -m theory.proofs.draw_step_counts`. *Stated* is the bound of `claims.md` (rounded up where it must "
-        "be), "
+        "`python -m theory.proofs.draw_step_counts`. *Stated* is the bound as first conjectured (rounded up where it "
+        "must be), "
         "*sharper* that of Theorem 2 of `separable_theorem.md` and `coupled_theorem.md`.",
         "",
         "| family | problems | median steps | stated / steps: least, median | sharper / steps: least, median |",

@@ -21,7 +21,7 @@ from theory.losses.piecewise import Piecewise, even, halving, quadratic
 from theory.losses.smooth import RidgeLoss, Smooth
 from theory.proofs import bounds
 from theory.proofs.bounds import LayerStart
-from theory.proofs.step_counts import Diagonal
+from theory.proofs.problems import Diagonal
 from theory.updates.clipped_newton import Evaluation, count_steps, theorem_clip
 
 HALF = F(1, 2)

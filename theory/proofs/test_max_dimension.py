@@ -14,7 +14,7 @@ from theory.ledger.search import survey
 from theory.losses.draws import seeded
 from theory.losses.exact_layers import ExactLayer, fixed_layer
 from theory.losses.smooth import RidgeLoss, Smooth
-from theory.proofs.step_counts import Independent, one_basis_layer, quadratic_layer
+from theory.proofs.problems import Independent, one_basis_layer, quadratic_layer
 from theory.updates.clipped_newton import count_steps
 
 

@@ -15,7 +15,7 @@ from theory.ledger.search import Survey, survey
 from theory.losses.draws import seeded
 from theory.losses.exact_layers import ExactLayer, exact_layer
 from theory.losses.piecewise import Piecewise, even, halving, quadratic
-from theory.proofs import bounds, step_counts
+from theory.proofs import bounds, problems, step_counts
 from theory.proofs.bounds import LayerStart
 from theory.updates.clipped_newton import count_steps, theorem_clip
 
@@ -167,7 +167,7 @@ def test_h_bumps_at_the_iterates_attain_nine_sixteenths():
 @pytest.fixture(scope="module")
 def rows() -> list[step_counts.Row]:
     """Every third problem of the record, counted again."""
-    families = [*step_counts.LAYERS, "several layers"]
+    families = [*problems.LAYERS, "several layers"]
     return [step_counts.separable_row(family, seed) for family in families for seed in range(0, 50, 3)]
 
 
@@ -189,7 +189,7 @@ def test_counts_are_those_of_the_record(rows):
 
 def run_one(f: Piecewise, start: float, d: int, radius: float, target: float) -> tuple[int, LayerStart]:
     """Steps of a layer of dimension d whose only coordinate away from its minimum follows f."""
-    problem = step_counts.Diagonal([f.in_floats])
+    problem = problems.Diagonal([f.in_floats])
     count = count_steps(problem, np.array([start]), target, 10**6, [1], [theorem_clip(radius, d)])
     return count.steps, LayerStart(d, float(f.curvature(F(0))), radius, count.first_gap, target)
 
