@@ -40,7 +40,7 @@ class ZOScalarSign(ZerothOrder):
     r"""theta ← theta − lr (sign(c) z + weight_decay · theta): the sign of the scalar, not of the elements.
 
     What the ZO-LLM code runs under the name of ZO-SGD-Sign; with several directions, the mean of sign(c_j) z_j. Cost
-    and arguments as for `ZOSign`.
+    and arguments as for `ZOSign`; on the sphere, one draw of z more a direction.
 
     Args:
         params: Parameters, named parameters or groups of either; a group is a layer.
@@ -53,8 +53,10 @@ class ZOScalarSign(ZerothOrder):
 
     def _measure(self, closure: Any, step: int) -> tuple[list[float], Tensor]:
         slopes, loss = super()._measure(closure, step)
-        signs = torch.tensor(slopes, dtype=torch.float64).sign().tolist()
-        return [sign / self.param_groups[0]["num_directions"] for sign in signs], loss
+        signs, q = torch.tensor(slopes, dtype=torch.float64).sign().tolist(), self.param_groups[0]["num_directions"]
+        directions = [self._direction(step, draw) for draw in range(q)]
+        lengths = [self._length(direction, block) for direction in directions for block in range(len(self._probes))]
+        return [sign * length / q for sign, length in zip(signs, lengths, strict=True)], loss
 
     def _update(
         self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None

@@ -377,6 +377,9 @@ def test_directions_have_unit_second_moments():
     optimizer.step(lambda: p.sum())
     v = p.detach() / math.sqrt(p.sum().abs().item())  # p = −(v·1) v, whose sum is −(v·1)²
     assert abs(v.norm().item() - math.sqrt(200)) < 1e-6
+    p = nn.Parameter(torch.zeros(200, dtype=torch.float64))
+    helene.ZOScalarSign([p], 1.0, seed=SEED, distribution="sphere").step(lambda: p.sum())  # p = ± v
+    assert abs(p.norm().item() - math.sqrt(200)) < 1e-6
     size = 1 << 18
     a, b = (noise.signs(SEED, t, 0, 7, 0, size) for t in (1, 2))
     other = noise.signs(SEED, 1, 1, 7, 0, size)
