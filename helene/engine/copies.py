@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from helene.engine.plan import Plan, Unit
-from helene.kernels.tiles import TILE, Piece, Tiles
+from helene.kernels.tiles import Piece, Tiles
 from helene.probe import Direction, Target, write_perturbed
-
-
-class CopyKernel(NamedTuple):
-    """How the kernel that writes copies is launched.
-
-    Attributes:
-        tile: Elements of a program.
-        num_warps: Warps of a program.
-        programs: At most so many at a time, each going on with the next tile; 0 for one a tile.
-        priority: Of its stream; the forwards have −1, and lower goes first.
-    """
-
-    tile: int = TILE
-    num_warps: int = 4
-    programs: int = 0
-    priority: int = 0
 
 
 class Copies:
@@ -40,7 +23,6 @@ class Copies:
         control: int64 on the device: seed, step, draw.
         values: float32 on the device, the first is eps.
         key: Gives the direction and eps of the current step, for the path without kernels.
-        kernel: How the kernel is launched.
     """
 
     def __init__(
@@ -52,10 +34,9 @@ class Copies:
         control: Tensor,
         values: Tensor,
         key: Callable[[], tuple[Direction, float]],
-        kernel: CopyKernel,
     ) -> None:
         self.targets, self.plan, self.fused, self.control, self.values = targets, plan, fused, control, values
-        self.key, self.kernel = key, kernel
+        self.key = key
         device = targets[0].tensor.device
         if ring is None or ring.numel() < plan.ring_bytes:
             ring = torch.empty(plan.ring_bytes, dtype=torch.uint8, device=device)
@@ -88,14 +69,10 @@ class Copies:
         if self.plan.resident is not None:
             self._write(self.plan.resident, self._resident, self._resident_tiles, self._store, 0, (1, -1))
 
-    def write(self, unit: int, signs: tuple[int, ...], first: int = 0, count: int | None = None) -> None:
-        """Write a unit's copies, or some tiles of them; both signs in one pass where both are asked for."""
+    def write(self, unit: int, signs: tuple[int, ...]) -> None:
+        """Write a unit's copies; both signs in one pass where both are asked for."""
         it, tiles = self.plan.units[unit], self._tiles[unit] if self.fused else []
-        self._write(it, self._views[unit], tiles, self.ring, it.start, signs, first, count)
-
-    def num_tiles(self, unit: int) -> int:
-        """In how many pieces a unit's copies can be written; 1 without the kernels."""
-        return sum(table.num_tiles for table in self._tiles[unit]) if self.fused else 1
+        self._write(it, self._views[unit], tiles, self.ring, it.start, signs)
 
     def rows(self, sign: int, index: int, ids: Tensor) -> Tensor:
         """Rows of a perturbed matrix."""
@@ -111,8 +88,6 @@ class Copies:
         buffer: Tensor,
         start: int,
         signs: tuple[int, ...],
-        first: int = 0,
-        count: int | None = None,
     ) -> None:
         if not self.fused:
             direction, eps = self.key()
@@ -123,27 +98,12 @@ class Copies:
         from helene.kernels import launch
 
         minus = start + unit.size if unit.together else start
-        last = sum(table.num_tiles for table in tiles) if count is None else first + count
         for table in tiles:
-            low, high = max(first, 0), min(last, table.num_tiles)
-            first, last = first - table.num_tiles, last - table.num_tiles
-            if low >= high:
-                continue
             regions = {
                 sign: buffer[at : at + unit.size].view(table.base.dtype) if sign in signs else None
                 for sign, at in ((1, start), (-1, minus))
             }
-            launch.perturb(
-                table,
-                regions[1],
-                regions[-1],
-                self.control,
-                self.values,
-                first_tile=low,
-                num_tiles=high - low,
-                num_warps=self.kernel.num_warps,
-                programs=self.kernel.programs,
-            )
+            launch.perturb(table, regions[1], regions[-1], self.control, self.values)
 
     def _views_of(self, unit: Unit, buffer: Tensor, start: int, together: bool) -> dict[int, dict[int, Tensor]]:
         found: dict[int, dict[int, Tensor]] = {1: {}, -1: {}}
@@ -160,4 +120,4 @@ class Copies:
             theta = self.targets[index].tensor.detach()
             piece = Piece(theta, self.targets[index].id, offset // theta.element_size())
             pieces.setdefault(theta.dtype, []).append(piece)
-        return [Tiles(same, self.kernel.tile) for same in pieces.values()]
+        return [Tiles(same) for same in pieces.values()]

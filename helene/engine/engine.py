@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from helene.engine import batches
 from helene.engine.control import HISTORY, Control
-from helene.engine.copies import CopyKernel
 from helene.engine.lanes import Worker
 from helene.engine.pair import Streams
 from helene.engine.parallel import Ranks
@@ -51,8 +50,6 @@ class Engine:
         capture: Whether to use CUDA graphs.
         concurrent: Whether the two forwards may share the GPU at one time: faster where a batch does not fill it. Their
             activations are then held at the same time, but for what follows a layer too large for the ring.
-        paced: Whether copies are written beside work other than matrix products, instead of as early as possible.
-        copy_kernel: How the kernel that writes copies is launched; for tuning.
         scratch_bytes: Size of the ring, by default a few of the largest layers.
         unit_bytes: Bound on how much is copied by one launch, unless a single module has more.
         buckets: Lengths to pad batches to, so that few shapes occur; without them each shape is captured.
@@ -75,8 +72,6 @@ class Engine:
         *,
         capture: bool = True,
         concurrent: bool = True,
-        paced: bool = True,
-        copy_kernel: CopyKernel | None = None,
         scratch_bytes: int | None = None,
         unit_bytes: int = UNIT_BYTES,
         buckets: Sequence[int] | None = None,
@@ -95,7 +90,7 @@ class Engine:
                 raise ValueError(f"{name} must be 1 or above, got {value!r}")
         self.model, self.optimizer, self.loss = model, optimizer, loss or _default_loss
         self._plan_options = {"unit_bytes": unit_bytes, "ring_bytes": scratch_bytes}
-        self._may_capture, self._paced, self._copy_kernel = capture, paced, copy_kernel or CopyKernel()
+        self._may_capture = capture
         self._buckets, self._padding, self._side = (
             sorted(buckets or ()),
             {**batches.PADDING, **(padding or {})},
@@ -104,7 +99,7 @@ class Engine:
         self._check_every, self._max_shapes = check_every, max_shapes
         self.ranks = Ranks(group)
         self._workers = Worker(), Worker()
-        self._streams = Streams(optimizer._targets[0].tensor.device, concurrent, self._copy_kernel.priority)
+        self._streams = Streams(optimizer._targets[0].tensor.device, concurrent)
         self._told: set[str] = set()
         self._pending: list[int] = []
         self._reset()
@@ -211,8 +206,6 @@ class Engine:
             self._streams,
             self._workers,
             self._plan_options,
-            self._paced,
-            self._copy_kernel,
         )
         if self._plain_reason:
             self._tell(f"steps are made by optimizer.step: {self._plain_reason}")

@@ -48,7 +48,6 @@ class Lane:
         plan: The order of calls.
         run: Evaluates the loss.
         rows: Answers a lookup in a parameter's rows: (index of the parameter, ids) -> perturbed rows.
-        on_slack: Told, in the lane's thread, how much other work follows a product that has just been enqueued.
         stream: Where its work goes, or None off the GPU.
     """
 
@@ -57,10 +56,9 @@ class Lane:
         plan: Plan,
         run: Callable[[], Any],
         rows: Callable[[int, Tensor], Tensor],
-        on_slack: Callable[[float], None],
         stream: torch.cuda.Stream | None,
     ) -> None:
-        self.plan, self.run, self.rows, self.on_slack, self.stream = plan, run, rows, on_slack, stream
+        self.plan, self.run, self.rows, self.stream = plan, run, rows, stream
         self.result: Any = None
         self.error: BaseException | None = None
         self.finished = False
@@ -134,31 +132,21 @@ class Lane:
             mode.__enter__()
 
     def _answer(self, index: int, ids: Tensor) -> Tensor:
-        with self._unwatched():
-            return self.rows(index, ids)
-
-    @contextmanager
-    def _unwatched(self) -> Iterator[None]:
-        """Inside, theta is read to be perturbed, not unperturbed by mistake."""
         if self.watch is not None:
-            self.watch.paused = True
+            self.watch.paused = True  # the kernel reads theta, and perturbs what it reads
         try:
-            yield
+            return self.rows(index, ids)
         finally:
             if self.watch is not None:
                 self.watch.paused = False
 
-    def after(self, module: nn.Module, rows: bool) -> None:
-        """Called after it."""
-        if rows and self._modes:
+    def after(self) -> None:
+        """Called after a forward that looks up rows."""
+        if self._modes:
             mode = self._modes.pop()
             mode.__exit__(None, None, None)
             if mode.others:
                 raise Changed("an embedding's matrix is read as a whole")
-        call = self.plan.calls[self._position - 1]
-        if call.slack and call.module is module:
-            with self._unwatched():
-                self.on_slack(call.slack)
 
     def _pause(self) -> None:
         self._stopped.release()
@@ -177,7 +165,6 @@ class _Cancelled(BaseException):
 def hooks(calls: tuple[Call, ...]) -> Iterator[None]:
     """While active, the modules of a plan tell the lane that runs them."""
     rows = {call.module for call in calls if call.rows}
-    slack = {call.module for call in calls if call.slack}
 
     def before(module: nn.Module, args: Any) -> None:
         lane = getattr(_current, "lane", None)
@@ -188,12 +175,12 @@ def hooks(calls: tuple[Call, ...]) -> Iterator[None]:
     def after(module: nn.Module, args: Any, output: Any) -> None:
         lane = getattr(_current, "lane", None)
         if lane is not None:
-            lane.after(module, module in rows)
+            lane.after()
 
     with ExitStack() as stack:
         for module in {call.module for call in calls}:
             stack.callback(module.register_forward_pre_hook(before, prepend=True).remove)
-        for module in rows | slack:
+        for module in rows:
             stack.callback(module.register_forward_hook(after, always_call=True).remove)
         yield
 

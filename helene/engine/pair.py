@@ -19,23 +19,22 @@ Event = torch.cuda.Event | None
 
 
 class Streams:
-    """Where the plus forward, the minus forward and the copies go.
+    """Where the plus forward, the minus forward and the copies go; the copies give way to the forwards.
 
     Args:
         device: Where the parameters are. Off the GPU all streams are None.
         concurrent: Whether the two forwards may run at the same time. Otherwise they take turns on one stream, and
             the memory that one has freed serves the other.
-        priority: Of the copies' stream.
     """
 
-    def __init__(self, device: torch.device, concurrent: bool, priority: int = 0) -> None:
+    def __init__(self, device: torch.device, concurrent: bool) -> None:
         self.plus: Stream = None
         self.minus: Stream = None
         self.copy: Stream = None
         if device.type == "cuda":
             self.plus = torch.cuda.Stream(device, priority=-1)
             self.minus = torch.cuda.Stream(device, priority=-1) if concurrent else self.plus
-            self.copy = torch.cuda.Stream(device, priority=priority)
+            self.copy = torch.cuda.Stream(device)
 
     def __iter__(self) -> Iterator[Stream]:
         return iter((self.plus, self.minus, self.copy))
@@ -74,75 +73,6 @@ def wait(stream: Stream, event: Event) -> None:
         stream.wait_event(event)
 
 
-class CopyQueue:
-    """Writes units in their order, in pieces, each as soon as its region of the ring is free and its turn comes.
-
-    Args:
-        copies: The copies.
-        streams: Where they go.
-        paced: Whether pieces are written where the forwards have work other than matrix products, which leaves the
-            GPU's units free; else as early as the ring allows.
-    """
-
-    def __init__(self, copies: Copies, streams: Streams, paced: bool) -> None:
-        self.copies, self.streams = copies, streams
-        self.ready: list[Event] = []
-        self._used: list[list[Event]] = []
-        self._written, self._credit = 0, 0.0
-        units, calls = copies.plan.units, copies.plan.calls
-        slack = 2.0 * sum(call.slack for call in calls[: units[-1].first]) if units else 0.0
-        self._paced = paced and slack > 0.0
-        self._rate = sum(copies.num_tiles(u) for u in range(1, len(units))) / slack if self._paced else 0.0
-
-    def fill(self, unit: int, running: int) -> None:
-        """Write what is needed up to a unit, the running one being the last whose start was enqueued."""
-        while len(self.ready) <= unit:
-            self._piece(running, None)
-        while not self._paced and self._may_start(running):
-            self._piece(running, None)
-
-    def slack(self, lane: Lane, microseconds: float, running: int) -> None:
-        """Write as much as falls to some time that follows what the lane has enqueued."""
-        if not self._paced:
-            return
-        self._credit += self._rate * microseconds
-        wait(self.streams.copy, record(lane.stream))
-        while self._credit >= 1.0 and self._may_start(running):
-            self._credit -= self._piece(running, int(self._credit))
-        self._credit = min(self._credit, self._rate * microseconds)  # no more at once than its time allows
-
-    def second_sign(self, unit: int, first: Event) -> Event:
-        """Write the other sign of a unit that has room for one, once the first has been used."""
-        wait(self.streams.copy, first)
-        with self.streams.copying():
-            self.copies.write(unit, (-1,))
-        return record(self.streams.copy)
-
-    def used(self, events: list[Event]) -> None:
-        """Note when the next unit's copies have been read."""
-        self._used.append(events)
-
-    def _may_start(self, running: int) -> bool:
-        units = self.copies.plan.units
-        return len(self.ready) < len(units) and units[len(self.ready)].after < min(running, len(self._used))
-
-    def _piece(self, running: int, most: int | None) -> int:
-        """Write up to so many tiles of the next unit; how many were written."""
-        index = len(self.ready)
-        unit, total = self.copies.plan.units[index], self.copies.num_tiles(len(self.ready))
-        if self._written == 0 and unit.after >= 0:
-            for event in self._used[unit.after]:
-                wait(self.streams.copy, event)
-        count = total - self._written if most is None or not self.copies.fused else min(most, total - self._written)
-        with self.streams.copying():
-            self.copies.write(index, (1, -1) if unit.together else (1,), self._written, count)
-        self._written += count
-        if self._written >= total:
-            self.ready.append(record(self.streams.copy))
-            self._written = 0
-        return max(count, 1)
-
-
 class Pair:
     """Evaluates a loss at theta + eps z and theta − eps z.
 
@@ -151,18 +81,12 @@ class Pair:
         copies: Their perturbed copies.
         workers: Two threads.
         streams: Where the work goes.
-        paced: See `CopyQueue`.
     """
 
     def __init__(
-        self,
-        targets: Sequence[Target],
-        copies: Copies,
-        workers: tuple[Worker, Worker],
-        streams: Streams,
-        paced: bool,
+        self, targets: Sequence[Target], copies: Copies, workers: tuple[Worker, Worker], streams: Streams
     ) -> None:
-        self.targets, self.copies, self.workers, self.streams, self.paced = targets, copies, workers, streams, paced
+        self.targets, self.copies, self.workers, self.streams = targets, copies, workers, streams
 
     def __call__(self, run: Callable[[], Any], watched: bool) -> tuple[Any, Any, list[int]]:
         """Both losses, and the parameters that were read unperturbed (looked for where ``watched``).
@@ -173,10 +97,9 @@ class Pair:
             Changed: If the modules ran in another order than the plan says.
         """
         watches = [_ReadWatch([t.tensor for t in self.targets]) if watched else None for _ in range(2)]
-        self._queue, self._running = CopyQueue(self.copies, self.streams, self.paced), -1
         lanes: list[Lane] = []
         for sign, stream in ((1, self.streams.plus), (-1, self.streams.minus)):
-            lane = Lane(self.copies.plan, run, partial(self.copies.rows, sign), self._slack, stream)
+            lane = Lane(self.copies.plan, run, partial(self.copies.rows, sign), stream)
             lane.watch = watches[len(lanes)]
             lanes.append(lane)
         try:
@@ -188,11 +111,8 @@ class Pair:
         seen = sorted(set().union(*(watch.seen for watch in watches if watch is not None)))
         return lanes[0].result, lanes[1].result, seen
 
-    def _slack(self, microseconds: float) -> None:
-        self._queue.slack(self._lane, microseconds, self._running)
-
     def _run(self, lanes: list[Lane]) -> None:
-        plan, streams, queue = self.copies.plan, self.streams, self._queue
+        plan, streams = self.copies.plan, self.streams
         here = streams.current()
         for stream in streams:
             streams.join(stream, here)
@@ -202,27 +122,39 @@ class Pair:
         for lane, sign in zip(lanes, (1, -1), strict=True):
             wait(lane.stream, resident)
             self._advance(lane, -1, sign)  # what comes before the first unit
+        ready: list[Event] = []
+        used: list[list[Event]] = []
         for u, unit in enumerate(plan.units):
-            self._running = u
-            queue.fill(u, u)
+            while len(ready) < len(plan.units) and plan.units[len(ready)].after < u:  # as early as the ring allows
+                after = plan.units[len(ready)].after
+                for event in used[after] if after >= 0 else ():
+                    wait(streams.copy, event)
+                ready.append(self._write(len(ready), (1, -1) if plan.units[len(ready)].together else (1,)))
             if not unit.together and lanes[1].stream is not streams.plus:
                 streams.join(streams.plus, lanes[1].stream)  # one after the other from here on, on one stream: what the
                 lanes[1].stream = streams.plus  # first has freed serves the second
-            wait(lanes[0].stream, queue.ready[u])
+            wait(lanes[0].stream, ready[u])
             self._advance(lanes[0], u, 1)
             first = record(lanes[0].stream)
-            wait(lanes[1].stream, queue.ready[u] if unit.together else queue.second_sign(u, first))
+            if not unit.together:
+                wait(streams.copy, first)
+                ready[u] = self._write(u, (-1,))
+            wait(lanes[1].stream, ready[u])
             self._advance(lanes[1], u, -1)
-            queue.used([first, record(lanes[1].stream)])
+            used.append([first, record(lanes[1].stream)])
         for lane in lanes:
             if not lane.finished:
                 raise Changed("the forward has more units than the plan")
         for stream in streams:
             streams.join(here, stream)
 
+    def _write(self, unit: int, signs: tuple[int, ...]) -> Event:
+        with self.streams.copying():
+            self.copies.write(unit, signs)
+        return record(self.streams.copy)
+
     def _advance(self, lane: Lane, unit: int, sign: int) -> None:
         """Let a lane run one unit, its parameters pointing at its copies."""
-        self._lane = lane
         copies = self.copies.views(unit, sign)
         originals = {index: self.targets[index].tensor.data for index in copies}
         torch.clear_autocast_cache()  # it would hand one lane's cast weights to the other

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from helene.probe import Target
@@ -31,14 +30,11 @@ class Call(NamedTuple):
         module: The module.
         owned: Indices of its parameters.
         rows: Whether only the rows that it looks up are read.
-        slack: About how many microseconds of work other than matrix products come after it, before the next product
-            (0 where it is no product itself): time in which copies can be written at little cost.
     """
 
     module: nn.Module
     owned: tuple[int, ...]
     rows: bool = False
-    slack: float = 0.0
 
 
 class Unit(NamedTuple):
@@ -159,60 +155,27 @@ def trace(
     """
     index = {id(target.tensor): i for i, target in enumerate(targets)}
     calls: list[Call] = []
-    meter = _Meter()
     with torch.no_grad(), ExitStack() as stack:
         for module in model.modules():
             owned = tuple(index[id(p)] for p in module.parameters(recurse=False) if id(p) in index)
             if owned:
-                hooks = _Hooks(calls, module, owned, gathers, meter)
+                hooks = _Hooks(calls, module, owned, gathers)
                 stack.callback(module.register_forward_pre_hook(hooks.before, prepend=True).remove)
                 stack.callback(module.register_forward_hook(hooks.after, always_call=True).remove)
-        stack.enter_context(meter)
         run()
-    return [call._replace(slack=meter.slack.get(position, 0.0)) for position, call in enumerate(calls)]
-
-
-class _Meter(TorchDispatchMode):
-    """Adds up, for each product, the time that the operations after it take until the next product."""
-
-    LAUNCH, BYTES = 4.0, 1.5e6  # microseconds of a small kernel; bytes that a larger one writes in a microsecond
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slack: dict[int, float] = {}
-        self.product = -1
-        self.inside = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
-        if not self.inside and self.product >= 0 and not is_view:
-            written = sum(leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
-            if written:
-                self.slack[self.product] = self.slack.get(self.product, 0.0) + self.LAUNCH + written / self.BYTES
-        return result
+    return calls
 
 
 class _Hooks:
     def __init__(
-        self,
-        calls: list[Call],
-        module: nn.Module,
-        owned: tuple[int, ...],
-        gathers: Callable[[Any], bool],
-        meter: _Meter,
+        self, calls: list[Call], module: nn.Module, owned: tuple[int, ...], gathers: Callable[[Any], bool]
     ) -> None:
-        self.calls, self.module, self.owned, self.meter = calls, module, owned, meter
+        self.calls, self.module, self.owned = calls, module, owned
         weight = getattr(module, "weight", None)
         self.table = isinstance(module, nn.Embedding) and len(owned) == 1 and gathers(weight)
-        self.product = any(p.dim() > 1 for p in module.parameters(recurse=False))
-        self.product = self.product and not isinstance(module, nn.Embedding)
         self.modes: list[tuple[int, LookupMode]] = []
-        self.positions: list[int] = []
 
     def before(self, *_: Any) -> None:
-        self.positions.append(len(self.calls))
-        self.meter.inside += self.product
         self.calls.append(Call(self.module, self.owned))
         if self.table:
             assert isinstance(self.module.weight, nn.Parameter)
@@ -221,10 +184,6 @@ class _Hooks:
             mode.__enter__()
 
     def after(self, *_: Any) -> None:
-        position = self.positions.pop()
-        if self.product:
-            self.meter.inside -= 1
-            self.meter.product = position
         if self.modes:
             position, mode = self.modes.pop()
             mode.__exit__(None, None, None)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from helene.engine.batches import Layout, Static
 from helene.engine.control import Control
-from helene.engine.copies import Copies, CopyKernel
+from helene.engine.copies import Copies
 from helene.engine.lanes import Worker
 from helene.engine.pair import Pair, Streams
 from helene.engine.plan import SMALL_BYTES, Call, Changed, Plan, make_plan, trace
@@ -35,8 +35,6 @@ class Setting:
         control: Key and hyper-parameters of the current step.
         streams: Where the work goes.
         plan_options: ``unit_bytes`` and ``ring_bytes`` of `make_plan`.
-        paced: See `helene.engine.pair.CopyQueue`.
-        copy_kernel: How the kernel that writes copies is launched.
         direction: Key of the current step.
         eps: Radius of the current step.
     """
@@ -51,12 +49,9 @@ class Setting:
         streams: Streams,
         workers: tuple[Worker, Worker],
         plan_options: dict[str, Any],
-        paced: bool,
-        copy_kernel: CopyKernel,
     ) -> None:
         self.model, self.loss, self.targets, self.fused, self.control = model, loss, targets, fused, control
         self.streams, self.workers, self.plan_options = streams, workers, plan_options
-        self.paced, self.copy_kernel = paced, copy_kernel
         self.device = targets[0].tensor.device
         self.ring: Tensor | None = None
         self.pool: Any = None
@@ -105,7 +100,7 @@ class Shape:
     def _attempt(self) -> tuple[Any, Any] | None:
         """Both losses, or None if the plan was found wrong; it has then been dropped."""
         setting = self.setting
-        pair = Pair(setting.targets, self._ready(), setting.workers, setting.streams, setting.paced)
+        pair = Pair(setting.targets, self._ready(), setting.workers, setting.streams)
         try:
             plus, minus, unperturbed = pair(self._run, watched=True)
         except Changed:
@@ -189,7 +184,6 @@ class Shape:
                 setting.control.control,
                 setting.control.values,
                 lambda: (setting.direction, setting.eps),
-                setting.copy_kernel,
             )
             setting.ring = self._copies.ring
         return self._copies

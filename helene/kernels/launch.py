@@ -55,14 +55,11 @@ def perturb(
     control: Tensor,
     values: Tensor,
     *,
-    first_tile: int = 0,
-    num_tiles: int | None = None,
     rounds: int = ROUNDS,
     fast: bool = FAST,
     num_warps: int = kernels.NUM_WARPS,
-    programs: int = 0,
 ) -> None:
-    """plus ← theta + eps z and minus ← theta − eps z, each where it is given, for all or some tiles of a table.
+    """plus ← theta + eps z and minus ← theta − eps z, each where it is given, for all parameters of a table.
 
     Args:
         tiles: The parameters and where their copies lie in ``plus`` and ``minus``.
@@ -70,19 +67,14 @@ def perturb(
         minus: The same for the other sign.
         control: int64 on the device: seed, step, draw (`control_words`).
         values: float32 on the device, the first is eps.
-        first_tile: Where in the table to start.
-        num_tiles: How many tiles, all of the rest by default.
         rounds: Of the generator; for measurements.
-        fast: The hardware's cosine; for measurements.
-        num_warps: Of a program.
-        programs: At most so many programs share the tiles, 0 for one a tile.
+        fast: Whether to use the hardware's sine and cosine; for measurements.
+        num_warps: Of a program; for measurements.
     """
-    count = tiles.num_tiles - first_tile if num_tiles is None else num_tiles
     sink = plus if plus is not None else minus
-    if not count or sink is None:
+    if not tiles.num_tiles or sink is None:
         return
-    grid = min(count, programs) if programs else count
-    kernels.perturb[(grid,)](
+    kernels.perturb[(tiles.num_tiles,)](
         tiles.base,
         sink if plus is None else plus,
         sink if minus is None else minus,
@@ -90,8 +82,6 @@ def perturb(
         tiles.owners,
         control,
         values,
-        first_tile,
-        count,
         NUM_FIELDS,
         plus is not None,
         minus is not None,
@@ -100,7 +90,6 @@ def perturb(
         tiles.tile,
         rounds,
         fast,
-        bool(programs),
         num_warps=num_warps,
     )
 

@@ -55,9 +55,11 @@ def inside_of(local, valid, QUADS: tl.constexpr):
 
 
 @triton.jit
-def _perturb_tile(tile, theta, plus, minus, rows, owners, k0, k1, step, draw, eps, WIDTH: tl.constexpr,
-                  PLUS: tl.constexpr, MINUS: tl.constexpr, ALIGNED: tl.constexpr, QUADS: tl.constexpr,
-                  TILE: tl.constexpr, ROUNDS: tl.constexpr, FAST: tl.constexpr):  # fmt: skip
+def perturb(theta, plus, minus, rows, owners, control, values, WIDTH: tl.constexpr, PLUS: tl.constexpr,
+            MINUS: tl.constexpr, ALIGNED: tl.constexpr, QUADS: tl.constexpr, TILE: tl.constexpr, ROUNDS: tl.constexpr,
+            FAST: tl.constexpr):  # fmt: skip
+    """plus ← theta + eps z, minus ← theta − eps z for the parameters of a table; one read, one draw."""
+    tile = tl.program_id(0)
     row = rows + tl.load(owners + tile).to(tl.int64) * WIDTH
     source, sink = tl.load(row), tl.load(row + 1)
     if ALIGNED:
@@ -68,6 +70,8 @@ def _perturb_tile(tile, theta, plus, minus, rows, owners, k0, k1, step, draw, ep
     inside = inside_of(local, tl.load(row + 3) - start, QUADS)
     offsets = local[:, None] * 4 + tl.arange(0, 4)[None, :]
     value = tl.load(theta + source + start + offsets, mask=inside).to(tl.float32)  # first, to be in flight meanwhile
+    k0, k1, step, draw = key_of(control)
+    eps = tl.load(values)
     block = (index * (TILE // 4)).to(tl.uint32) + local.to(tl.uint32)
     c1, c3 = tl.load(row + 4).to(tl.uint32), draw | tl.load(row + 5).to(tl.uint32)
     z = normals(block, c1, step, c3, k0, k1, ROUNDS, FAST)
@@ -75,22 +79,6 @@ def _perturb_tile(tile, theta, plus, minus, rows, owners, k0, k1, step, draw, ep
         tl.store(plus + sink + start + offsets, tl.fma(z, eps, value).to(plus.dtype.element_ty), mask=inside)
     if MINUS:
         tl.store(minus + sink + start + offsets, tl.fma(z, -eps, value).to(minus.dtype.element_ty), mask=inside)
-
-
-@triton.jit(do_not_specialize=["first_tile", "num_tiles"])
-def perturb(theta, plus, minus, rows, owners, control, values, first_tile, num_tiles, WIDTH: tl.constexpr,
-            PLUS: tl.constexpr, MINUS: tl.constexpr, ALIGNED: tl.constexpr, QUADS: tl.constexpr, TILE: tl.constexpr,
-            ROUNDS: tl.constexpr, FAST: tl.constexpr, LOOP: tl.constexpr):  # fmt: skip
-    """plus ← theta + eps z, minus ← theta − eps z for the parameters of a table; one read, one draw."""
-    k0, k1, step, draw = key_of(control)
-    eps = tl.load(values)
-    if LOOP:  # fewer programs than tiles, to leave a part of the GPU to others
-        for tile in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
-            _perturb_tile(tile + first_tile, theta, plus, minus, rows, owners, k0, k1, step, draw, eps, WIDTH, PLUS,
-                          MINUS, ALIGNED, QUADS, TILE, ROUNDS, FAST)  # fmt: skip
-    else:
-        _perturb_tile(tl.program_id(0) + first_tile, theta, plus, minus, rows, owners, k0, k1, step, draw, eps, WIDTH,
-                      PLUS, MINUS, ALIGNED, QUADS, TILE, ROUNDS, FAST)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_rows"])

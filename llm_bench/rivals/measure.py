@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from helene import Helene, MeZO, noise
 from helene.engine import Engine
-from helene.engine.copies import CopyKernel
 from helene.lab.provenance import provenance
 from helene.lab.store import Record, Store
 from llm_bench import profile
@@ -37,18 +36,6 @@ from llm_bench.tuning import Tuning, prepare, trained
 EXPERIMENT = "engine"
 LR, EPS = 1e-7, 1e-3
 HELENE: dict[str, Any] = {"anneal_horizon": 10_000, "batch_size": 16, "interval": 10}
-
-
-EXPLORED: dict[str, dict[str, Any]] = {
-    "early": {"paced": False},
-    "early, first": {"paced": False, "copy_kernel": CopyKernel(2048, 4, 0, -1)},
-    "early, 6 programs, first": {"paced": False, "copy_kernel": CopyKernel(16384, 32, 6, -1)},
-    "early, 12 programs, first": {"paced": False, "copy_kernel": CopyKernel(16384, 32, 12, -1)},
-    "early, 24 programs, first": {"paced": False, "copy_kernel": CopyKernel(16384, 32, 24, -1)},
-    "early, 24 programs": {"paced": False, "copy_kernel": CopyKernel(16384, 32, 24)},
-    "early, ring 290": {"paced": False, "scratch_bytes": 290 << 20},
-    "early, first, ring 290": {"paced": False, "scratch_bytes": 290 << 20, "copy_kernel": CopyKernel(2048, 4, 0, -1)},
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -150,26 +137,6 @@ def table(recorder: Recorder, rows: int, length: int, arguments: argparse.Namesp
             results[f"{tuning}: MeZO"]["median_seconds"] / results[f"{tuning}: two forwards"]["median_seconds"]
         )
     recorder.put({"part": "ratios", "rows": rows, "length": length}, {"ratios": ratios})
-
-
-def explore(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
-    """MeZO with other sizes of unit and ring, and with the forwards in turns, each beside two forwards."""
-    batch, base = random_batch(rows, length), build(arguments.model)
-    forwards = Contestant(CapturedForwards(lambda: language_loss(base, batch)), 4)
-    for name, options in EXPLORED.items():
-        model = copy.deepcopy(base)
-        optimizer = MeZO(model.named_parameters(), lr=LR, eps=EPS, model=model)
-        engine = Engine(model, optimizer, language_loss, **options)
-        step = Contestant(partial(engine.step, batch), 4)
-        results = time_in_turns({"two forwards": forwards, "MeZO": step}, 7)
-        ratio = results["MeZO"]["median_seconds"] / results["two forwards"]["median_seconds"]
-        accounted = profile.account(profile.profile(partial(engine.step, batch), 4), 4)
-        config = {"part": "explore", "rows": rows, "length": length, "options": name}
-        more = {"ratio": ratio, "scratch_bytes": engine.scratch_bytes, "account": accounted}
-        recorder.put(config, {**results["MeZO"], **more})
-        print(f"{name:24s} {ratio:.3f}", {k: round(v * 1e3, 2) for k, v in accounted["parts"].items() if v > 1e-4})
-        del model, optimizer, engine, step
-        clean()
 
 
 def _adapted(module: Any, tuning: str, batch: dict[str, Tensor]) -> tuple[Contestant, Contestant]:
@@ -279,7 +246,7 @@ def clean() -> None:
     torch._C._cuda_clearCublasWorkspaces()
 
 
-PARTS = {"explore": explore, "table": table, "memory": memory, "zero": zero, "profile": profiles}
+PARTS = {"table": table, "memory": memory, "zero": zero, "profile": profiles}
 
 if __name__ == "__main__":
     sys.exit(main())
