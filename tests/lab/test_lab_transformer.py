@@ -113,7 +113,7 @@ def test_all_ways_to_the_hessian_agree(tied):
     h = hessian(loss)(flat)
     torch.testing.assert_close(h, h.T, rtol=0, atol=1e-10)
     torch.testing.assert_close(h, jacrev(jacrev(loss))(flat), rtol=0, atol=1e-10)
-    torch.testing.assert_close(h, torch.autograd.functional.hessian(loss, flat), rtol=0, atol=1e-10)
+    torch.testing.assert_close(h, torch.autograd.functional.hessian(loss, flat, vectorize=True), rtol=0, atol=1e-10)
     direction = torch.randn(len(flat), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     direction /= direction.norm()
     step = 1e-6
