@@ -208,5 +208,5 @@ _SETTINGS = (
     "here; “h by A-GNB” is the moving average of ĝ⊙ĝ instead. From losses alone gradients are two-point estimates "
     "(radius 1e-3), h their squares; one direction a step. The arithmetic is that of the package's optimizers.",
     f"“Reliable”: the 95 % interval of the share of starts that reach the target lies above {RELIABLE:g}; “struggles”: "
-    "it lies below, or the method takes more than twice HELENE's steps. Rules fixed before the runs.",
+    "it lies below, or the method takes more than twice HELENE's steps.",
 )

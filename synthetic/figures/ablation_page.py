@@ -1,0 +1,209 @@
+"""The page of the ablation. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helene.lab.figures import Drawing, Line, line_figure
+from helene.lab.fits import median_interval, ratio_of_medians
+from helene.lab.pages import interval, number, table
+from helene.lab.records import Record
+from synthetic.figures.pages import Part, Remade, write_figure
+
+TITLE = "The ablation: what each part of HELENE adds"
+NAMES = {
+    "mezo": "MeZO",
+    "momentum": "+ momentum",
+    "biased": "+ biased gradient",
+    "annealed": "+ anneal",
+    "helene": "+ clipped Hessian (HELENE)",
+}
+PROTOCOLS = {"tuned": "each tuned alike", "shared": "all at MeZO's learning rate"}
+HURTS = 0.05  # of the loss at the start: a rise above the least loss that counts
+SLIGHT = 1.2  # times as fast
+EVERY = 20
+
+
+def write_page(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
+    """Write the page; the answer, and whether no cell failed."""
+    return write_figure(out, remake(records), records, command, provenance)
+
+
+def remake(records: Sequence[Record]) -> Remade:
+    """Judge the records."""
+    found = {(r.config["protocol"], r.config["stage"]): r for r in records if not r.failed}
+    groups = {
+        protocol: {stage: found[protocol, stage].result for stage in NAMES if (protocol, stage) in found}
+        for protocol in PROTOCOLS
+    }
+    tuned = parts_of(groups["tuned"])
+    shared = parts_of(groups["shared"])
+    config = records[0].config
+    return Remade(
+        name="ablation",
+        title=TITLE,
+        quote="“Adding momentum to MeZO alone doesn't improve performance. Introducing bias in the gradient boosts "
+        "convergence speed, but causes loss to increase later […]. We added an annealing term […], which stabilizes "
+        "the loss. […] the clipped Hessian […] further improving convergence speed”, twice as fast (appendix, ablation "
+        "study).",
+        parts=tuned,
+        answer=_answer(tuned, shared, groups),
+        settings=_settings(config),
+        drawings=[
+            (p, _drawing(g, config["target"], PROTOCOLS[p]), f"Loss on all training images, {PROTOCOLS[p]}: median of "
+             f"{config['test_seeds']} seeds and the middle half of them.")
+            for p, g in groups.items() if g
+        ],
+        tables=[_table(PROTOCOLS[p], g) for p, g in groups.items() if g] + [_shared_parts(shared)],
+        data={"protocols": {p: {stage: _plain(r) for stage, r in g.items()} for p, g in groups.items()}},
+    )  # fmt: skip
+
+
+def parts_of(group: Mapping[str, Any]) -> list[Part]:
+    """What the paper says of the five curves, each against the data of one protocol."""
+    if set(group) != set(NAMES):
+        return []
+    speed = {b: _ratio(group[a], group[b]) for a, b in (("mezo", "momentum"), ("mezo", "biased"))}
+    hessian, whole = _ratio(group["annealed"], group["helene"]), _ratio(group["mezo"], group["helene"])
+    rise = {stage: _rise(r) for stage, r in group.items()}
+    mends = rise["biased"][0] > HURTS and rise["annealed"][2] < rise["biased"][1]
+    return [
+        Part("momentum alone doesn't help", _not(_faster(speed["momentum"])), _times(speed["momentum"], "MeZO")),
+        Part("the biased gradient converges faster", _faster(speed["biased"]), _times(speed["biased"], "MeZO")),
+        Part("its loss rises later", _rises(rise["biased"]), _percent(rise["biased"])),
+        Part(
+            "annealing stabilizes the loss",
+            mends if rise["biased"][1] > HURTS or rise["biased"][2] < HURTS else None,
+            f"{_percent(rise['annealed'])}, without it {_percent(rise['biased'])}",
+        ),
+        Part("the clipped Hessian is faster still", _faster(hessian), _times(hessian, "the annealed gradient")),
+        Part(
+            "HELENE is twice as fast as MeZO",
+            True if whole[1] >= 2 else False if whole[2] < 2 else None,
+            _times(whole, "MeZO"),
+        ),
+    ]
+
+
+def _ratio(slow: Mapping[str, Any], fast: Mapping[str, Any]) -> tuple[float, float, float]:
+    """How many times as fast the second is: steps of the first over its steps."""
+    return ratio_of_medians(slow["steps"], fast["steps"], num_bootstrap=1000)
+
+
+def _faster(ratio: tuple[float, float, float]) -> bool | None:
+    """Whether the ratio of steps is above 1; an advantage that stays below `SLIGHT` counts as none."""
+    return True if ratio[1] > 1 else False if ratio[2] < SLIGHT else None
+
+
+def _not(value: bool | None) -> bool | None:
+    return None if value is None else not value
+
+
+def _times(ratio: tuple[float, float, float], other: str) -> str:
+    if ratio[0] != ratio[0]:
+        return f"both miss the target, as {other} does"
+    return f"{number(ratio[0])} times as fast as {other} {interval(*ratio[1:])}"
+
+
+def _rise(result: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Final loss above the least one, over the loss at the start (ln 10): median over seeds, with its interval."""
+    loss = np.array(result["loss"])
+    rises = (loss[:, -1] - loss.min(1)) / np.log(10.0)
+    value, low, high = median_interval(1.0 + rises, num_bootstrap=1000)
+    return value - 1.0, low - 1.0, high - 1.0
+
+
+def _rises(rise: tuple[float, float, float]) -> bool | None:
+    return True if rise[1] > HURTS else False if rise[2] < HURTS else None
+
+
+def _percent(rise: tuple[float, float, float]) -> str:
+    return f"ends {100 * rise[0]:.1f} % of the starting loss above its least"
+
+
+def _answer(tuned: Sequence[Part], shared: Sequence[Part], groups: Mapping[str, Mapping[str, Any]]) -> str:
+    if not tuned:
+        return "No answer: stages are missing."
+    text = f"Tuned alike, {_counted(tuned)}"
+    ratio = _ratio(groups["tuned"]["mezo"], groups["tuned"]["helene"])
+    text += f"; HELENE is {number(ratio[0])} times as fast as MeZO {interval(*ratio[1:])}"
+    if groups["tuned"]["momentum"]["steps"] == groups["tuned"]["biased"]["steps"]:
+        text += ", and momentum and biased gradient are one method at two learning rates"
+    if shared:
+        text += f"; at one learning rate for all, {_counted(shared)}"
+        missed = [n for s, n in NAMES.items() if np.isinf(np.median(groups["shared"][s]["steps"]))]
+        text += f" ({', '.join(missed)} miss{'es' if len(missed) == 1 else ''} the target)" if missed else ""
+    return text + "."
+
+
+def _counted(parts: Sequence[Part]) -> str:
+    holds = [p for p in parts if p.holds]
+    names = ": " + "; ".join(p.says for p in holds) if holds else ""
+    return f"{len(holds)} of the paper's {len(parts)} statements show{names}"
+
+
+def _table(title: str, group: Mapping[str, Any]) -> Any:
+    rows = []
+    for stage, r in group.items():
+        steps, loss = median_interval(r["steps"], num_bootstrap=1000), np.array(r["loss"])
+        best = r["best_trial"]
+        rows.append(
+            [
+                NAMES[stage],
+                f"{number(steps[0])} {interval(*steps[1:])}",
+                float(np.median(loss.min(1))),
+                float(np.median(loss[:, -1])),
+                f"{100 * float(np.median(r['accuracy'])):.1f} %",
+                f"{number(best['lr'])}" + (f", floor {number(best['floor'])}" if "floor" in best else ""),
+                "yes" if r["edge"] else "no",
+            ]
+        )
+    headers = ["stage", "steps to target", "least loss", "final loss", "test accuracy", "learning rate", "at edge"]
+    return table(headers, rows, caption=title)
+
+
+def _shared_parts(parts: Sequence[Part]) -> Any:
+    words = {True: "shown", False: "not shown", None: "open"}
+    rows = [[p.says, words[p.holds], p.found] for p in parts]
+    return table(["what the paper says", "all at MeZO's learning rate", "numbers"], rows)
+
+
+def _plain(r: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "steps": list(median_interval(r["steps"], num_bootstrap=1000)),
+        "rise": list(_rise(r)),
+        "accuracy": float(np.median(r["accuracy"])),
+        "best_trial": r["best_trial"],
+        "edge": r["edge"],
+    }
+
+
+def _drawing(group: Mapping[str, Any], target: float, title: str) -> Drawing:
+    lines = []
+    for stage, r in group.items():
+        loss = np.array(r["loss"])
+        x = EVERY * np.arange(1, loss.shape[1] + 1)
+        low, middle, high = np.quantile(loss, [0.25, 0.5, 0.75], axis=0)
+        lines.append(Line(NAMES[stage], x.tolist(), middle.tolist(), band=(low.tolist(), high.tolist())))
+    return line_figure(lines, xlabel="steps", ylabel="training loss", title=title, ylog=True, marks={"target": target})
+
+
+def _settings(config: Mapping[str, Any]) -> list[str]:
+    return [
+        "Softmax regression on scikit-learn's handwritten digits (1200 images to train, 597 to test, 650 parameters), "
+        f"from zero, minibatches of {config['batch']}, {config['budget']} steps, one direction a step. Target: a "
+        f"training loss of {config['target']:g}, looked at every {EVERY} steps.",
+        "Stages, β₁ = 0.9: MeZO; m ← β₁m + (1 − β₁)g; m ← β₁m + g, the gradient EMA without the anneal; m ← β₁m + "
+        "α(t)g with the budget as horizon; the same over max(h, λ), h by A-GNB from the SPSA gradient (β₂ = 0.99, "
+        "every 10 steps). The second and the third differ by the factor 1 − β₁ in the learning rate, by nothing else.",
+        f"Each stage has 16 settings, chosen by the least median steps on {config['tuning_seeds']} seeds (cut at "
+        f"{config['tuning_budget']} steps), judged on {config['test_seeds']} others: 16 learning rates in factors of "
+        "√2 about the natural one; for HELENE 8 at each of the floors 1 and h₀ = B‖g₀‖².",
+        f"Faster: the 95 % interval of the ratio of median steps lies above 1; not faster: it ends below {SLIGHT:g}. "
+        f"Rises: the loss ends more than {100 * HURTS:.0f} % of its start above its least. Slopes along directions are "
+        "exact derivatives.",
+    ]

@@ -1,0 +1,180 @@
+"""The page of Sophia's clip triggers. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helene.lab.figures import Line, line_figure
+from helene.lab.pages import number, table
+from helene.lab.records import Record
+from synthetic.figures.pages import Part, Remade, write_figure
+
+TITLE = "How often Sophia's clip acts"
+PAPER = (1.18, 1.22)
+EARLY, LATE = (400, 800), (1400, 1800)  # the paper's windows
+
+
+def write_page(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
+    """Write the page; the answer, and whether no cell failed."""
+    return write_figure(out, remake(records), records, command, provenance)
+
+
+def remake(records: Sequence[Record]) -> Remade:
+    """Judge the records.
+
+    Raises:
+        ValueError: If every cell failed.
+    """
+    every = [r for r in records if not r.failed]
+    if not every:
+        raise ValueError("no run finished, so there is nothing to draw; run the figure again with --traceback")
+    gamma = max({r.config["gamma"] for r in every}, key=lambda g: _share([r for r in every if r.config["gamma"] == g]))
+    found = [r for r in every if r.config["gamma"] == gamma]
+    rest = [r for r in every if r.config["gamma"] != gamma]
+    ratios = {kind: [by_loss(r, kind) for r in found] for kind in found[0].result["rate"]}
+    parts = parts_of(ratios)
+    config = found[0].config
+    return Remade(
+        name="triggers",
+        title=TITLE,
+        quote="“The frequency of clipping in the interval where the mean loss was 0.65 was 1.18 to 1.22 times higher "
+        "than in the interval where the mean loss was 0.57”, over Q, K, V, fully connected and bias layers (appendix, "
+        "convergence instability of Sophia).",
+        parts=parts,
+        answer=_answer(parts, found, rest),
+        settings=_settings(config, found, rest),
+        drawings=[
+            ("rates", line_figure(_rates(found), xlabel="step", ylabel="share of coordinates clipped", title="Sophia's "
+             "clip by kind of layer", ylog=_positive(found)), "Share of coordinates that the clip acts on, mean over "
+             "windows of 100 steps and over seeds."),
+            ("loss", line_figure([Line(f"seed {r.config['seed']}", _steps(r), r.result["loss"]) for r in found],
+             xlabel="step", ylabel="mean loss of the window", title="The loss of the same runs"), "Mean of the "
+             "steps' losses in the same windows."),
+        ],
+        tables=[_table(ratios, found)],
+        data={"ratios": ratios, "learning_rate": found[0].result["lr"], "edge": found[0].result["edge"]},
+    )  # fmt: skip
+
+
+def _share(records: Sequence[Record]) -> float:
+    """Share of coordinates clipped, mean over seeds, kinds and windows."""
+    return float(np.mean([np.mean(list(r.result["rate"].values())) for r in records]))
+
+
+def by_loss(record: Record, kind: str) -> float:
+    """Mean rate in the windows of higher loss over that in the windows of lower loss, from step 400 on; nan if 0/0."""
+    keep = np.array(_steps(record)) > EARLY[0]
+    loss, rate = np.array(record.result["loss"])[keep], np.array(record.result["rate"][kind])[keep]
+    order = loss.argsort()
+    half = len(order) // 2
+    return _over(rate[order[-half:]].mean(), rate[order[:half]].mean())
+
+
+def by_window(record: Record, kind: str) -> float:
+    """Mean rate in the later of the paper's two windows over that in the earlier one."""
+    steps, rate = np.array(_steps(record)), np.array(record.result["rate"][kind])
+    early, late = (rate[(steps > a) & (steps <= b)].mean() for a, b in (EARLY, LATE))
+    return _over(late, early)
+
+
+def _over(a: float, b: float) -> float:
+    return float(a / b) if b > 0 else float("inf") if a > 0 else float("nan")
+
+
+def parts_of(ratios: Mapping[str, Sequence[float]]) -> list[Part]:
+    """For each kind: more often where the loss is higher, in every seed; less often in every seed; or open."""
+    parts = []
+    for kind, values in ratios.items():
+        above, below = all(v > 1 for v in values), all(v < 1 for v in values)
+        said = "ratios " + ", ".join(number(v) for v in values)
+        holds = True if above else False if below else None
+        parts.append(Part(f"the clip acts more often where the loss is higher: {kind}", holds, said))
+    finite = [v for values in ratios.values() for v in values if np.isfinite(v)]
+    middle = float(np.median(finite)) if finite else float("nan")
+    near = PAPER[0] - 0.1 <= middle <= PAPER[1] + 0.1
+    holds = near if finite else None
+    parts.append(Part("by a factor of about 1.2 (1.08 to 1.32)", holds, f"median ratio {number(middle)}"))
+    return parts
+
+
+def _answer(parts: Sequence[Part], found: Sequence[Record], rest: Sequence[Record]) -> str:
+    kinds = parts[:-1]
+    more, less = sum(p.holds is True for p in kinds), sum(p.holds is False for p in kinds)
+    rates = [float(np.mean([r.result["rate"][k] for r in found])) for k in found[0].result["rate"]]
+    verb = "more" if more > less else "less" if less > more else "neither more nor less"
+    count = max(more, less)
+    text = f"Where the loss is higher Sophia's clip acts {verb} often in {count} of {len(kinds)} kinds of layers"
+    if more == less:
+        text = f"Sophia's clip does not follow the loss the same way in all kinds of layers ({more} more, {less} less)"
+    drift = [by_window(r, k) for r in found for k in r.result["rate"]]
+    finite = [d for d in drift if np.isfinite(d)]
+    text += f"; {parts[-1].found} (paper: 1.18 to 1.22); it acts on {100 * min(rates):.2g} to {100 * max(rates):.2g} % "
+    text += "of the coordinates"
+    if finite:
+        text += f", {number(float(np.median(finite)))} times as often in steps 1400 to 1800 as in steps 400 to 800"
+    text += f" (γ = {found[0].config['gamma']:g})"
+    if rest:
+        text += f"; at γ = {rest[0].config['gamma']:g} it acts on {100 * _share(rest):.2g} %"
+    return text + "."
+
+
+def _steps(record: Record) -> list[int]:
+    every = record.config["every"]
+    return [every * (i + 1) for i in range(len(record.result["loss"]))]
+
+
+def _positive(found: Sequence[Record]) -> bool:
+    return all(np.mean([r.result["rate"][k] for r in found], axis=0).min() > 0 for k in found[0].result["rate"])
+
+
+def _rates(found: Sequence[Record]) -> list[Line]:
+    return [
+        Line(kind, _steps(found[0]), np.mean([r.result["rate"][kind] for r in found], axis=0).tolist())
+        for kind in found[0].result["rate"]
+    ]
+
+
+def _table(ratios: Mapping[str, Sequence[float]], found: Sequence[Record]) -> Any:
+    rows = []
+    for kind, values in ratios.items():
+        windows = [by_window(r, kind) for r in found]
+        rows.append(
+            [
+                kind,
+                found[0].result["coordinates"][kind],
+                100 * float(np.mean([r.result["rate"][kind] for r in found])),
+                ", ".join(number(v) for v in values),
+                ", ".join(number(v) for v in windows),
+            ]
+        )
+    headers = ["kind", "coordinates", "clipped, %", "rate at higher / lower loss", "steps 1400–1800 / 400–800"]
+    return table(headers, rows, caption="Ratios for each seed.")
+
+
+def _settings(config: Mapping[str, Any], found: Sequence[Record], rest: Sequence[Record]) -> list[str]:
+    result, model = found[0].result, config["model"]
+    chance = f"1 in {2 ** len(found)}"
+    return [
+        "ZO-Sophia (β₁ = 0.96, clip 1, h by A-GNB from the SPSA gradient, β₂ = 0.99, every 10 steps) trains a "
+        f"transformer of {sum(result['coordinates'].values())} parameters ({model['n_layer']} block, width "
+        f"{model['d_model']}) on sequences of a Markov chain over {model['vocab']} tokens, {config['batch']} a step.",
+        "B, the number of predicted tokens, multiplies h, so at the γ = 0.05 of Sophia-G the clip hardly acts; a "
+        "smaller γ makes it act. " + " ".join(_tuned(r) for r in [found[0], *rest[:1]]),
+        "Higher and lower loss: the windows of 100 steps after step 400, halved by their mean loss. The paper compares "
+        "steps 400 to 800 (loss 0.57) with steps 1400 to 1800 (loss 0.65), a run whose loss rises.",
+        f"Shown where the ratio is above 1 in every seed, not shown where it is below 1 in every seed; were both as "
+        f"likely, each would come by chance in {chance} kinds.",
+    ]
+
+
+def _tuned(record: Record) -> str:
+    rates, result = record.config["learning_rates"], record.result
+    return (
+        f"γ = {record.config['gamma']:g}: learning rate {number(result['lr'])}, the least loss after "
+        f"{record.config['tuning_steps']} steps of {len(rates)} from {number(rates[0])} to {number(rates[-1])} on "
+        f"seeds of their own{', at the edge of the grid' if result['edge'] else ''}; {record.config['steps']} steps."
+    )
