@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
+from theory.ledger import montecarlo
 from theory.ledger.montecarlo import ALARM, BUDGET, assert_law, assert_mean, num_blocks
 
 
@@ -41,6 +42,13 @@ def test_law_is_noticed():
     assert_law(samples, normal_cdf, "normal")
     with pytest.raises(AssertionError, match="shifted"):
         assert_law(samples + 0.1, normal_cdf, "shifted")
+
+
+def test_the_budget_is_kept(monkeypatch):
+    monkeypatch.setattr(montecarlo, "_spent", ALARM * (BUDGET - 1))
+    assert_mean(np.zeros(200), 0.0, 1.0, "the last one")
+    with pytest.raises(ValueError, match="drop a check"):
+        assert_mean(np.zeros(200), 0.0, 1.0, "one too many")
 
 
 def test_too_few_draws():

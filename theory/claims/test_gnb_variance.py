@@ -111,8 +111,9 @@ CLAIM = Claim(
         Check("A rare class.", _imbalance),
         Check("The spread of both on four classifiers.", _spread_of_both),
     ),
-    note="Given a minibatch, an estimate from true labels has no further randomness, as has any function of the "
-    "minibatch; the variance above is over minibatches. The label noise has not gone: it is an error of each estimate.",
+    note="That the variance added by drawing labels is gone when none are drawn is true and says nothing: given a "
+    "minibatch, no function of it varies. What an optimizer meets is the variance over minibatches, judged above; the "
+    "label noise has not gone, it is an error of each estimate.",
 )
 
 

@@ -1,7 +1,7 @@
 """Monte Carlo checks with false-alarm rates that are proved for the sample size at hand, not asymptotic.
 
-Every check of the ledger spends :data:`ALARM`; :data:`BUDGET` of them keep a run under 1e-6. Seeds are fixed, so a
-check that passes once passes always with the same numpy.
+Every check of the ledger spends :data:`ALARM`; :data:`BUDGET` of them keep a run under 1e-6, and one more is refused.
+Seeds are fixed, so a check that passes once passes always with the same numpy.
 """
 
 from __future__ import annotations
@@ -16,6 +16,19 @@ ALARM = 1e-9
 BUDGET = 500
 
 _BLOCK_MISS = 0.125  # a block's mean is off by sd/sqrt(0.125 m) with at most this probability (Chebyshev)
+
+
+_spent = 0.0
+
+
+def _spend(alarm: float) -> None:
+    """Books a check's false-alarm rate on this process."""
+    global _spent
+    _spent += alarm
+    if _spent > ALARM * BUDGET * (1 + 1e-9):  # rounding of the sum
+        raise ValueError(
+            f"false-alarm rate of this run must stay within {ALARM * BUDGET:g}, got {_spent:g}; drop a check"
+        )
 
 
 def num_blocks(alarm: float = ALARM) -> int:
@@ -43,6 +56,7 @@ def assert_mean(samples: NDArray[np.float64], mean: float, sd: float, what: str,
     Raises:
         AssertionError: If the median of means is further off.
     """
+    _spend(alarm)
     blocks = num_blocks(alarm)
     size = len(samples) // blocks
     if size < 1:
@@ -72,6 +86,7 @@ def assert_law(
     Raises:
         AssertionError: If the largest distance exceeds sqrt(ln(2/alarm)/(2n)) + bias.
     """
+    _spend(alarm)
     x = np.sort(samples)
     n = len(x)
     values = cdf(x)
