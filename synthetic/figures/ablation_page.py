@@ -133,6 +133,9 @@ def _answer(tuned: Sequence[Part], shared: Sequence[Part], groups: Mapping[str, 
     text += f"; HELENE is {number(ratio[0])} times as fast as MeZO {interval(*ratio[1:])}"
     if groups["tuned"]["momentum"]["steps"] == groups["tuned"]["biased"]["steps"]:
         text += ", and momentum and biased gradient are one method at two learning rates"
+    above = groups["tuned"]["helene"]["above"]
+    if above is not None and max(above) == 0:
+        text += ", and HELENE does best with a floor above every h, which makes it the annealed heavy ball"
     if shared:
         text += f"; at one learning rate for all, {_counted(shared)}"
         missed = [n for s, n in NAMES.items() if np.isinf(np.median(groups["shared"][s]["steps"]))]
@@ -143,7 +146,7 @@ def _answer(tuned: Sequence[Part], shared: Sequence[Part], groups: Mapping[str, 
 def _counted(parts: Sequence[Part]) -> str:
     holds = [p for p in parts if p.holds]
     names = ": " + "; ".join(p.says for p in holds) if holds else ""
-    return f"{len(holds)} of the paper's {len(parts)} statements show{names}"
+    return f"{len(holds)} of the paper's {len(parts)} statements hold{names}"
 
 
 def _table(title: str, group: Mapping[str, Any]) -> Any:

@@ -93,7 +93,7 @@ def _answer(parts: Sequence[Part], groups: Mapping[str, Mapping[str, Any]]) -> s
         return "No answer: floors are missing."
     drop, lost = parts[-1], loss_of_points(group, "0.9")
     words = {True: "loses ten points or nearly", False: "does not lose ten points", None: "may lose ten points"}
-    text = f"A floor of 0.9 {words[drop.holds]} against a floor of 1: {lost[0]:.1f} {interval(*lost[1:])}"
+    text = f"A floor of 0.9 {words[drop.holds]} against a floor of 1 ({lost[0]:.1f} points {interval(*lost[1:])})"
     scaled = {n: r for n, r in group.items() if n.endswith("h₀")}
     if scaled:
         middles = {n: 100 * float(np.median(r["accuracy"])) for n, r in scaled.items()}
