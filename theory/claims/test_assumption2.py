@@ -73,8 +73,8 @@ CLAIMS = (
         r"\theta_{-i})\|_2 \le 2$ for all $\theta_i, \theta_i' \in \mathbb{R}^d$ at most $R_i$ apart, is the one that "
         r"the proofs use (they use $\frac12 H \preceq H' \preceq 2H$).",
         expected=Verdict.HOLDS_AFTER_REPAIR,
-        answer="The typeset norm asks for more than the Loewner order that the proofs use; it implies it; ℝ^d is "
-        "ℝ^(d_i).",
+        answer="The typeset norm asks for more than the order of Hessians that the proofs use, and implies it; ℝ^d "
+        "stands for ℝ^(d_i).",
         evidence=(
             Witness(
                 text=r"$L = \frac12(3x^2 + y^2) + \Phi(x+y)$ with $\Phi''$ rising from 0 (for $x+y \le 0$) to "
