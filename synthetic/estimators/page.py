@@ -128,8 +128,8 @@ _READING = (
     f"{ASYMPTOTIC_FROM} to 4096, with 95 % intervals (all of them in agnb.json). As returned: B ĝ⊙ĝ at the true "
     "labels; squares: the mean of per-sample squares; sampled: GNB, B ĝ⊙ĝ at labels drawn from the model; own "
     "diagonal: the minibatch's Gauss-Newton diagonal, labels summed over. An error whose exponent lies below −¼ "
-    "shrinks, above ¼ it grows, in between it stays. −½ is the rate of a mean of B terms. Bias: of the per-sample squares as B → ∞, "
-    "relative, exact."
+    "shrinks, above ¼ it grows, in between it stays. −½ is the rate of a mean of B terms. Bias: of the "
+    "per-sample squares as B → ∞, relative, exact."
 )
 _LABELS = (
     "The standard deviation over minibatches of B ĝ⊙ĝ at true labels, over that at labels drawn from the model, at "
@@ -154,8 +154,8 @@ def _exponent_table(rows: Sequence[Analysed]) -> Markup:
     body = [
         [
             row.name,
-            f"{row.error['returned'].value:.2f} {interval(row.error['returned'].low, row.error['returned'].high)}",
-            *(f"{row.error[n].value:.2f}" for n in list(NAMES)[1:]),
+            _with_interval(row.error["returned"]),
+            *(_two(row.error[n].value) for n in list(NAMES)[1:]),
             {"converges": "shrinks", "stays": "stays", "grows": "grows", "unclear": "unclear"}[
                 row.error["returned"].tendency
             ],
@@ -167,12 +167,21 @@ def _exponent_table(rows: Sequence[Analysed]) -> Markup:
     return table(headers, body, anchors=[f"cell-{row.record.key[:12]}" for row in rows])
 
 
+def _with_interval(e: Exponent) -> str:
+    return f"{_two(e.value)} {interval(e.low, e.high)}"
+
+
+def _two(value: float) -> str:
+    """Two places, a true minus, none before a zero."""
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+
+
 def _law_table(rows: Sequence[Analysed]) -> Markup:
     last = rows[0].record.config["batches"][-1]
     body = [
         [
             row.name,
-            f"{row.mean.value:.2f} {interval(row.mean.low, row.mean.high)}",
+            _with_interval(row.mean),
             row.at("returned", "mean", last),
             *(row.record.result["law_distance"][i] for i in (0, 3, -1)),
         ]

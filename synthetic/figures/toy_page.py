@@ -117,7 +117,7 @@ def _answer(parts: Sequence[Part], exact: Mapping[str, Any], losses: Mapping[str
         said.append(f"it leaves open whether {_listed(is_open)}")
     fastest = [
         f"{names[min(group, key=lambda m: _cost(group[m]))]} ({where})"
-        for group, names, where in ((exact, NAMES, "exact gradients"), (losses, ZO_NAMES, "from losses alone"))
+        for group, names, where in ((exact, NAMES, "exact gradients"), (losses, ZO_NAMES, "losses alone"))
         if group
     ]
     text = "; ".join([*said, f"fastest of those that reach the target reliably: {', '.join(fastest)}"])
