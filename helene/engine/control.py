@@ -22,6 +22,7 @@ class Control:
         two_eps: float64, one element.
         values: float32: eps, c, and whether c is finite (1 or 0).
         hypers: float32, shape (groups, `NUM_HYPERS`).
+        before: Those three of the step before, where its update is made by this one.
         slopes: float64, shape (`HISTORY`,), of step t at t mod `HISTORY`.
         broken: int64, one element: the first step whose losses were not finite, or 0.
     """
@@ -30,11 +31,10 @@ class Control:
         self.device = device
         num_floats = 4 + num_groups * NUM_HYPERS
         self._packed = torch.zeros(4 + -(-num_floats // 2), dtype=torch.int64, device=device)
-        self.control = self._packed[:3]
+        self._before = torch.zeros_like(self._packed)
         self.two_eps = self._packed[3:4].view(torch.float64)
-        floats = self._packed[4:].view(torch.float32)
-        self.values = floats[:4]
-        self.hypers = floats[4 : 4 + num_groups * NUM_HYPERS].view(num_groups, NUM_HYPERS)
+        self.control, self.values, self.hypers = _views(self._packed, num_groups)
+        self.before = _views(self._before, num_groups)
         self.slopes = torch.zeros(HISTORY, dtype=torch.float64, device=device)
         self.broken = torch.zeros(1, dtype=torch.int64, device=device)
         pinned = device.type == "cuda"
@@ -43,6 +43,10 @@ class Control:
         self._words = self._staging.numpy()
         self._broken_host = torch.zeros(1, dtype=torch.int64, pin_memory=pinned)
         self._broken_seen: Any = None
+
+    def shift(self) -> None:
+        """Make the current step the one before, its c included."""
+        self._before.copy_(self._packed)
 
     def send(self, seed: int, step: int, draw: int, eps: float, hypers: np.ndarray) -> None:
         """Make these the current step's, in the order of the current stream."""
@@ -91,3 +95,8 @@ class Control:
     def forgive(self) -> None:
         """Forget about it, once it has been reported."""
         self.broken.zero_()
+
+
+def _views(packed: Tensor, num_groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    floats = packed[4:].view(torch.float32)
+    return packed[:3], floats[:4], floats[4 : 4 + num_groups * NUM_HYPERS].view(num_groups, NUM_HYPERS)

@@ -12,13 +12,15 @@ from torch import Tensor, nn
 
 from helene.engine import batches
 from helene.engine.control import HISTORY, Control
-from helene.engine.lanes import Worker
+from helene.engine.copies import Deferred
+from helene.engine.lanes import Worker, in_lane
 from helene.engine.pair import Streams
 from helene.engine.parallel import Ranks
 from helene.engine.plan import UNIT_BYTES
 from helene.engine.shape import Setting, Shape, scalar
 from helene.kernels import backend
 from helene.kernels.methods import NUM_HYPERS, Method, method_of
+from helene.kernels.tiles import Tiles
 from helene.optimizers.curved import Curved
 from helene.optimizers.zeroth import ZerothOrder
 from helene.probe import Direction, _is_compiled, scalar_loss
@@ -48,6 +50,10 @@ class Engine:
         loss: ``loss(model, batch)`` gives the scalar loss of a batch, by default ``model(**batch).loss``. It must give
             the same value at the same point: no dropout.
         capture: Whether to use CUDA graphs.
+        deferred: Whether the update of a captured step is made by the next one, in the pass that writes its copies:
+            one read of the parameters less. Until then parameters and state are those before the update. Making it
+            first is up to whoever reads or writes them by hand (`flush`); the model's own forward and its and the
+            optimizer's ``state_dict`` and ``load_state_dict`` see to it themselves.
         concurrent: Whether the two forwards may share the GPU at one time: faster where a batch does not fill it. Their
             activations are then held at the same time, but for what follows a layer too large for the ring.
         scratch_bytes: Size of the ring, by default a few of the largest layers.
@@ -71,6 +77,7 @@ class Engine:
         loss: Loss | None = None,
         *,
         capture: bool = True,
+        deferred: bool = False,
         concurrent: bool = True,
         scratch_bytes: int | None = None,
         unit_bytes: int = UNIT_BYTES,
@@ -90,7 +97,7 @@ class Engine:
                 raise ValueError(f"{name} must be 1 or above, got {value!r}")
         self.model, self.optimizer, self.loss = model, optimizer, loss or _default_loss
         self._plan_options = {"unit_bytes": unit_bytes, "ring_bytes": scratch_bytes}
-        self._may_capture = capture
+        self._may_capture, self._deferred, self._owes, self._direct = capture, deferred, False, False
         self._buckets, self._padding, self._side = (
             sorted(buckets or ()),
             {**batches.PADDING, **(padding or {})},
@@ -102,9 +109,15 @@ class Engine:
         self._streams = Streams(optimizer._targets[0].tensor.device, concurrent)
         self._told: set[str] = set()
         self._pending: list[int] = []
+        self._tables: list[Tiles] = []
         self._reset()
         self._check_ranks()
-        optimizer.register_state_dict_pre_hook(lambda _: self._settle())
+        optimizer.register_state_dict_pre_hook(lambda *_: self._settle())
+        if deferred:
+            optimizer.register_load_state_dict_pre_hook(lambda *_: self._pay())
+            model.register_state_dict_pre_hook(lambda *_: self._pay())
+            model.register_load_state_dict_pre_hook(lambda *_: self._pay())
+            model.register_forward_pre_hook(lambda *_: None if in_lane() else self._pay())
 
     @property
     def mode(self) -> str:
@@ -150,15 +163,21 @@ class Engine:
         shape = self._shape_of(batches.Layout(batch))
         group = self.optimizer.param_groups[0]
         self._setting.direction, self._setting.eps = Direction(group["seed"], step), group["eps"]
-        self._send(step)
-        if shape.graph is None and shape.steps and not self._no_graph and not shape.trouble:
+        if shape.graph is None and shape.steps and not shape.trouble and (self._direct or not self._no_graph):
+            self._pay()
             self._capture(shape)
+        if shape.graph is None:
+            self._settle()
+        elif self._deferred:
+            self._setting.control.shift()
+        self._send(step)
         loss = self._eager(shape, step) if shape.graph is None else self._replay(shape, step)
         shape.steps += 1
+        self.optimizer.last_loss = loss
         return loss
 
     def flush(self) -> None:
-        """Bring the optimizer's statistics and trajectory up to date; waits for the GPU.
+        """Make an update that is still to come, bring the optimizer's statistics and trajectory up to date, and wait.
 
         Raises:
             FloatingPointError: If a loss was not finite.
@@ -167,11 +186,21 @@ class Engine:
         self._raise_trouble(wait=True)
 
     def _settle(self) -> None:
+        """`flush` without its errors."""
+        self._pay()
         if self._pending:
             slopes = self._setting.control.slopes.tolist()
             for step in self._pending:
                 self._note(step, slopes[step % HISTORY])
             self._pending.clear()
+
+    def _pay(self) -> None:
+        """Make the update that a deferred step still owes; waits for nothing."""
+        if self._owes:
+            self._owes = False
+            control = self._setting.control
+            self._update((control.control, control.values, control.hypers))
+            control.values[2:3].zero_()  # so that the next step does not make it again
 
     def _reset(self) -> None:
         """Forget all shapes and look at the optimizer anew."""
@@ -280,6 +309,7 @@ class Engine:
             return loss
         if shape.tail is not None:
             shape.tail.replay()
+        self._owes = self._deferred
         self._setting.control.look()
         for group in self.optimizer.param_groups:
             group["step"] = step
@@ -289,30 +319,39 @@ class Engine:
         return loss
 
     def _capture(self, shape: Shape) -> None:
-        update: Callable[[], None] | None = None
+        control, ranks, deferred = self._setting.control, self.ranks.size, None
         if isinstance(self._method, Method):
-            method, control, ranks = self._method, self._setting.control, self.ranks.size
-            tables, state = method.tables(self.optimizer), self.optimizer.state
+            pieces, state = self._method.pieces(self.optimizer), self.optimizer.state
             self._state_seen = [(t.tensor, n, v) for t in self._setting.targets for n, v in state[t.tensor].items()]
-            stochastic = self.optimizer.param_groups[0]["rounding"] == "stochastic"
+            self._tables = self._method.tables(self.optimizer)
+            if self._deferred:
+                deferred = Deferred(self._method.code, self._stochastic, control.before, pieces)
 
-            def update() -> None:
-                from helene.kernels import launch
-
-                assert shape.losses is not None
-                control.finish(shape.losses, ranks)
-                for tiles in tables:
-                    launch.update(
-                        tiles, method.code, control.control, control.values, control.hypers, stochastic=stochastic
-                    )
+        def finish() -> None:
+            assert shape.losses is not None
+            control.finish(shape.losses, ranks)
+            if deferred is None and isinstance(self._method, Method):
+                self._update((control.control, control.values, control.hypers))
 
         try:
-            shape.capture(update, apart=self.ranks.size > 1)
+            shape.capture(finish, ranks > 1, deferred, self._direct)
         except ValueError:
             raise
         except Exception as error:
             shape.trouble = f"the forward cannot be captured ({_first_line(error)})"
             self._tell(f"steps run without a CUDA graph: {shape.trouble}")
+
+    @property
+    def _stochastic(self) -> bool:
+        return bool(self.optimizer.param_groups[0]["rounding"] == "stochastic")
+
+    def _update(self, of_step: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Enqueue the update of a step, given what the device knows of it."""
+        from helene.kernels import launch
+
+        assert isinstance(self._method, Method)
+        for tiles in self._tables:
+            launch.update(tiles, self._method.code, *of_step, stochastic=self._stochastic)
 
     def _note(self, step: int, slope: float) -> None:
         optimizer = self.optimizer

@@ -161,6 +161,11 @@ class _Cancelled(BaseException):
     pass
 
 
+def in_lane() -> bool:
+    """Whether the caller runs in a lane."""
+    return getattr(_current, "lane", None) is not None
+
+
 @contextmanager
 def hooks(calls: tuple[Call, ...]) -> Iterator[None]:
     """While active, the modules of a plan tell the lane that runs them."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from helene.engine.batches import Layout, Static
 from helene.engine.control import Control
-from helene.engine.copies import Copies
+from helene.engine.copies import Copies, Deferred
 from helene.engine.lanes import Worker
 from helene.engine.pair import Pair, Streams
 from helene.engine.plan import SMALL_BYTES, Call, Changed, Plan, make_plan, trace
@@ -72,10 +72,11 @@ class Shape:
     def __init__(self, setting: Setting, layout: Layout) -> None:
         self.setting, self.static = setting, Static(layout, setting.device)
         self.steps = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.tail: torch.cuda.CUDAGraph | None = None
+        self.graph: torch.cuda.CUDAGraph | _Direct | None = None
+        self.tail: torch.cuda.CUDAGraph | _Direct | None = None
         self.losses: Tensor | None = None
         self.trouble = ""
+        self._deferred: Deferred | None = None
         self._calls: list[Call] | None = None
         self._resident: set[int] = set()
         self._copies: Copies | None = None
@@ -124,16 +125,24 @@ class Shape:
         calls = self._copies.plan.calls
         return any(i in call.owned for call in calls for i in indices)
 
-    def capture(self, update: Callable[[], None] | None, apart: bool) -> None:
+    def capture(self, update: Callable[[], None], apart: bool, deferred: Deferred | None, direct: bool = False) -> None:
         """Capture the forwards and what follows them.
 
         Args:
-            update: Enqueues the update, given the losses; None if it is not captured.
-            apart: Whether the update is a graph of its own.
+            update: Enqueues what follows, given the losses.
+            apart: Whether that is a graph of its own.
+            deferred: An update of the step before, to be made where this one's copies are written.
+            direct: Do not capture, enqueue everything anew at each replay; for tests where there is no GPU.
 
         Raises:
             RuntimeError: If something in the forward cannot be captured.
         """
+        if deferred is not None:
+            self._deferred, self._copies = deferred, None
+        if direct:
+            self.graph = _Direct(lambda: self._enqueue(None if apart else update))
+            self.tail = _Direct(update) if apart else None
+            return
         here = torch.cuda.current_stream(self.setting.device)
         for _ in range(_ATTEMPTS):
             self._ready()  # allocates outside of the graph's pool
@@ -145,30 +154,32 @@ class Shape:
                 self.setting.pool = None
                 torch.cuda.set_stream(here)  # torch leaves it where it was when the capture ends with an error
                 if self._copies is not None:  # else the plan was wrong, and another may do
+                    self._deferred = self._copies = None  # steps without a graph make their update at once
                     raise
         raise RuntimeError(_UNPREDICTABLE)
 
-    def _capture(self, graphs: list[torch.cuda.CUDAGraph], update: Callable[[], None] | None, apart: bool) -> None:
-        setting, graph = self.setting, graphs[0]
+    def _capture(self, graphs: list[torch.cuda.CUDAGraph], update: Callable[[], None], apart: bool) -> None:
+        setting = self.setting
         if setting.pool is None:
             setting.pool = torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graph, pool=setting.pool, capture_error_mode="thread_local"):
-            found = self._attempt()
-            if found is None:
-                raise RuntimeError("the plan was wrong")
-            plus, minus = found
-            losses = torch.stack([scalar(plus), scalar(minus)])
-            if self.losses is None or self.losses.dtype != losses.dtype:
-                raise RuntimeError(f"the loss is {losses.dtype} when captured")
-            self.losses.copy_(losses)
-            del found, plus, minus, losses
-            if update is not None and not apart:
-                update()
-        if update is not None and apart:
+        with torch.cuda.graph(graphs[0], pool=setting.pool, capture_error_mode="thread_local"):
+            self._enqueue(None if apart else update)
+        if apart:
             with torch.cuda.graph(graphs[1], pool=setting.pool, capture_error_mode="thread_local"):
                 update()
             self.tail = graphs[1]
-        self.graph = graph
+        self.graph = graphs[0]
+
+    def _enqueue(self, update: Callable[[], None] | None) -> None:
+        found = self._attempt()
+        if found is None:
+            raise RuntimeError("the plan was wrong")
+        losses = torch.stack([scalar(loss) for loss in found])
+        if self.losses is None or self.losses.dtype != losses.dtype:
+            raise RuntimeError(f"the loss is {losses.dtype} when captured")
+        self.losses.copy_(losses)
+        if update is not None:
+            update()
 
     def _run(self) -> Any:
         return self.setting.loss(self.setting.model, self.static.batch)
@@ -184,6 +195,7 @@ class Shape:
                 setting.control.control,
                 setting.control.values,
                 lambda: (setting.direction, setting.eps),
+                self._deferred,
             )
             setting.ring = self._copies.ring
         return self._copies
@@ -210,6 +222,13 @@ class Shape:
     def _has_rows(self, weight: Any) -> bool:
         fused = self.setting.fused and isinstance(weight, Tensor) and weight.dim() == 2
         return bool(fused and weight.shape[1] % 4 == 0)
+
+
+class _Direct:
+    """What stands for a graph where nothing is captured."""
+
+    def __init__(self, replay: Callable[[], None]) -> None:
+        self.replay = replay
 
 
 def scalar(loss: Any) -> Tensor:

@@ -145,14 +145,7 @@ def update(
     """
     if not tiles.num_tiles:
         return
-    kinds, tensors = [], []
-    for stored, scales in (tiles.state[i : i + 2] for i in range(0, len(tiles.state), 2)):
-        kinds.append(methods.kind_of(stored))
-        tensors += [stored, scales]
-    num_warps = num_warps or (updates.NUM_WARPS if kinds else kernels.NUM_WARPS)
-    while len(kinds) < 2:
-        kinds.append(methods.NONE)
-        tensors += [values, values]
+    kinds, tensors = _state_of(tiles, values)
     updates.update[(tiles.num_tiles,)](
         tiles.base,
         *tensors,
@@ -173,6 +166,73 @@ def update(
         fast,
         noise.ROUNDING_DRAW,
         noise.STATE_DRAW,
-        num_warps=num_warps,
+        num_warps=num_warps or (updates.NUM_WARPS if any(kinds) else kernels.NUM_WARPS),
         enable_fp_fusion=False,
     )
+
+
+def update_and_perturb(
+    tiles: Tiles,
+    plus: Tensor,
+    minus: Tensor,
+    method: int,
+    before: tuple[Tensor, Tensor, Tensor],
+    control: Tensor,
+    values: Tensor,
+    *,
+    stochastic: bool,
+    num_warps: int | None = None,
+) -> None:
+    """`update` for the step before, then `perturb` for this one, theta being read once for both.
+
+    Args:
+        tiles: The parameters with their state, and where their copies lie in ``plus`` and ``minus``.
+        plus: Flat buffer of theta's dtype.
+        minus: The same for the other sign.
+        method: A code of `helene.kernels.methods`.
+        before: ``control``, ``values`` and ``hypers`` of the step whose update is made.
+        control: Of the step whose copies are written.
+        values: Of that step.
+        stochastic: Whether 16-bit parameters are rounded stochastically.
+        num_warps: For measurements.
+    """
+    if not tiles.num_tiles:
+        return
+    kinds, tensors = _state_of(tiles, values)
+    updates.update_and_perturb[(tiles.num_tiles,)](
+        tiles.base,
+        plus,
+        minus,
+        *tensors,
+        tiles.rows,
+        tiles.owners,
+        *before,
+        control,
+        values,
+        NUM_FIELDS,
+        methods.NUM_HYPERS,
+        method,
+        *kinds,
+        stochastic and tiles.base.dtype != torch.float32,
+        tiles.aligned and plus.data_ptr() % 16 == 0 and minus.data_ptr() % 16 == 0,
+        tiles.quads,
+        tiles.tile,
+        ROUNDS,
+        FAST,
+        noise.ROUNDING_DRAW,
+        noise.STATE_DRAW,
+        num_warps=num_warps or (updates.NUM_WARPS if any(kinds) else kernels.NUM_WARPS),
+        enable_fp_fusion=False,
+    )
+
+
+def _state_of(tiles: Tiles, filler: Tensor) -> tuple[list[int], list[Tensor]]:
+    """How the state of a table is stored, and its tensors: storage and scales, twice; the filler where none is."""
+    kinds, tensors = [], []
+    for stored, scales in (tiles.state[i : i + 2] for i in range(0, len(tiles.state), 2)):
+        kinds.append(methods.kind_of(stored))
+        tensors += [stored, scales]
+    while len(kinds) < 2:
+        kinds.append(methods.NONE)
+        tensors += [filler, filler]
+    return kinds, tensors

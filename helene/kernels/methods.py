@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from helene import functional
-from helene.kernels.tiles import Piece, Tiles
+from helene.kernels.tiles import Piece, Tiles, tables_of
 
 SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN = range(7)  # the codes of helene.kernels.update
 NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)
@@ -32,6 +32,20 @@ class Method(NamedTuple):
         rows = [self.hypers(optimizer, group, step) for group in optimizer.param_groups]
         return torch.tensor([row + [0.0] * (NUM_HYPERS - len(row)) for row in rows], dtype=torch.float32)
 
+    def pieces(self, optimizer: Any) -> list[Piece]:
+        """Each trained parameter with its state, which is allocated if need be."""
+        group_index = {id(group): i for i, group in enumerate(optimizer.param_groups)}
+        pieces = []
+        for target, group in zip(optimizer._targets, optimizer._groups, strict=True):
+            p = target.tensor
+            optimizer._allocate(p, group)
+            state: list[Tensor] = []
+            for name in optimizer._STATE:
+                stored = optimizer.state[p][name]
+                state += [stored, optimizer.state[p].get(f"{name}_scale", stored)]
+            pieces.append(Piece(p.detach(), target.id, 0, group_index[id(group)], tuple(state)))
+        return pieces
+
     def tables(self, optimizer: Any) -> list[Tiles]:
         """A table for each dtype of the trained parameters, with their state, kept until a tensor moves."""
         for target, group in zip(optimizer._targets, optimizer._groups, strict=True):
@@ -45,17 +59,7 @@ class Method(NamedTuple):
         kept: tuple[list[int], list[Tiles]] | None = optimizer.__dict__.get("_tables")
         if kept is not None and kept[0] == addresses:  # the tables hold their tensors, so no address is used again
             return kept[1]
-        pieces: dict[torch.dtype, list[Piece]] = {}
-        group_index = {id(group): i for i, group in enumerate(optimizer.param_groups)}
-        for target, group in zip(optimizer._targets, optimizer._groups, strict=True):
-            p = target.tensor
-            state: list[Tensor] = []
-            for name in optimizer._STATE:
-                stored = optimizer.state[p][name]
-                state += [stored, optimizer.state[p].get(f"{name}_scale", stored)]
-            piece = Piece(p.detach(), target.id, 0, group_index[id(group)], tuple(state))
-            pieces.setdefault(p.dtype, []).append(piece)
-        tables = [Tiles(same) for same in pieces.values()]
+        tables = tables_of(self.pieces(optimizer))
         optimizer.__dict__["_tables"] = addresses, tables
         return tables
 

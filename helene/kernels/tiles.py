@@ -104,6 +104,14 @@ class Tiles:
         return [t.data_ptr() for piece in self.pieces for t in (piece.theta, *piece.state)]
 
 
+def tables_of(pieces: Sequence[Piece]) -> list[Tiles]:
+    """A table for each dtype."""
+    by_dtype: dict[torch.dtype, list[Piece]] = {}
+    for piece in pieces:
+        by_dtype.setdefault(piece.theta.dtype, []).append(piece)
+    return [Tiles(same) for same in by_dtype.values()]
+
+
 def _lowest(tensors: list[Tensor]) -> Tensor:
     return min(tensors, key=lambda tensor: tensor.data_ptr()).detach()
 

@@ -98,8 +98,10 @@ def table(recorder: Recorder, rows: int, length: int, arguments: argparse.Namesp
         return lambda m: Helene(m.named_parameters(), LR, eps=EPS, state_dtype=state_dtype, model=m, **HELENE)
 
     engine("MeZO", mezo)
+    engine("MeZO, deferred", mezo, deferred=True)
     engine("MeZO, forwards in turns", mezo, concurrent=False)
     engine("HELENE, bf16 state", helene("bfloat16"))
+    engine("HELENE, bf16 state, deferred", helene("bfloat16"), deferred=True)
     engine("HELENE, 8-bit state", helene("8bit"))
     plain = mezo(copy.deepcopy(base))
     contestants["MeZO, optimizer.step"] = Contestant(lambda: plain.step(lambda: language_loss(plain._model, batch)), 2)
@@ -151,12 +153,10 @@ def memory(recorder: Recorder, rows: int, length: int, arguments: argparse.Names
     peaks = {"inference": _peak(arguments.model, rows, length, None)}
     for name, state_dtype in (("MeZO", ""), ("HELENE, bf16 state", "bfloat16"), ("HELENE, 8-bit state", "8bit")):
         peaks[name] = _peak(arguments.model, rows, length, state_dtype)
-    peaks["MeZO, forwards in turns"] = _peak(arguments.model, rows, length, "", concurrent=False)
     size = num_parameters(arguments.model)
     result = {
         "peak_bytes": peaks,
         "MeZO / inference": peaks["MeZO"] / peaks["inference"],
-        "MeZO, forwards in turns / inference": peaks["MeZO, forwards in turns"] / peaks["inference"],
         "bytes a parameter, bf16 state": (peaks["HELENE, bf16 state"] - peaks["MeZO"]) / size,
         "bytes a parameter, 8-bit state": (peaks["HELENE, 8-bit state"] - peaks["MeZO"]) / size,
         "num_parameters": size,
@@ -220,13 +220,13 @@ def profiles(recorder: Recorder, rows: int, length: int, arguments: argparse.Nam
     base = build(arguments.model)
     size = sum(p.numel() for p in base.parameters())
     steppers: dict[str, Callable[[], Any]] = {"two forwards": CapturedForwards(lambda: language_loss(base, batch))}
-    for name in ("MeZO", "HELENE, bf16 state"):
+    for name in ("MeZO", "MeZO, deferred", "HELENE, bf16 state, deferred"):
         model = copy.deepcopy(base)
-        if name == "MeZO":
+        if name.startswith("MeZO"):
             optimizer: Any = MeZO(model.named_parameters(), LR, model=model)
         else:
             optimizer = Helene(model.named_parameters(), LR, state_dtype="bfloat16", model=model, **HELENE)
-        engine = Engine(model, optimizer, language_loss)
+        engine = Engine(model, optimizer, language_loss, deferred="deferred" in name)
         steppers[name] = partial(engine.step, batch)
     for name, step in steppers.items():
         for _ in range(4):
