@@ -198,8 +198,8 @@ def sensitivity_section(table: Table) -> pages.Section:
     """`sensitivity` as a section."""
     headers = ["method", "task", "working range of step sizes (factor)", "share of the grid that diverged"]
     text = (
-        "From the runs that chose the step sizes. The working range spans the step sizes whose dev loss is within a tenth "
-        "of the best one's."
+        "From the runs that chose the step sizes. The working range spans the step sizes whose dev loss is within a "
+        "tenth of the best one's."
     )
     return pages.Section(
         "Sensitivity", [pages.paragraph(text), pages.table(headers, sensitivity(table))], "sensitivity"
