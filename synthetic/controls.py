@@ -1,7 +1,8 @@
 r"""Predicted counts of the two controls, cell by cell, on the very grid that is measured.
 
-Three theories, the sharpest that the family allows (see `synthetic.predict`): the exact chain on quadratics with few
-distinct eigenvalues; the mean field with the chain's finite-size factor on log-cosh; for all else the second moments
+Three theories, the sharpest that the family allows. On quadratics with equal layers and few eigenvalues the exact chain
+of `synthetic.predict`; on other separable losses the mean field of `synthetic.density`, with the factor by which the
+chain's median differs from its mean on isotropic layers of the same number and width; for all else the second moments
 M = E[x xᵀ] of the quadratic model at the minimizer, which obey a linear recursion:
 
     M ← M − η (H M + M H) + η² (2 H M H + tr(H M H) I)          with one direction for all layers,
@@ -12,16 +13,21 @@ and with one per layer the last bracket is H M H plus, in each layer's own block
 from __future__ import annotations
 
 import math
+from collections import Counter
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from synthetic import predict
+from synthetic.density import Group, mean_field_steps
 from synthetic.problems import Problem, build
+from synthetic.problems.profiles import PROFILES
+from synthetic.problems.separable import Separable
+from synthetic.scale import scale_of
 from synthetic.starts import starts
 
-METHODS = ("mezo", "per_layer")
 _START_SEEDS = 16
 
 
@@ -35,32 +41,66 @@ def predict_cell(config: dict[str, Any]) -> dict[str, Any]:
         ``status`` ("reached"), ``steps`` (the predicted median) and ``theory`` (its name).
     """
     spec, per_layer, target = config["problem"], config["control"] == "per_layer", config["target"]
-    equal = len(spec["layers"]) == 1
-    levels = spec.get("spectrum", {}).get("levels")
-    if equal and spec["kind"] in ("quadratic", "log_cosh") and levels and spec["layers"][0][1] % len(levels) == 0:
-        (n, w), *_ = spec["layers"]
-        runs = int(np.clip(6800 // (n * w), 24, 2000))  # the median's standard error is then about 1 %
-        if spec["kind"] == "quadratic":
-            counts = predict.quadratic_counts(n, w, levels, per_layer, target, runs)
-            return {"status": "reached", "steps": float(np.median(counts)), "theory": "exact chain"}
-        if len(levels) == 1 and config["start"]["kind"] in ("coordinate", "layer", "total"):
-            counts = predict.quadratic_counts(n, w, levels, per_layer, target, runs)
-            apart = {"coordinate": 1.0, "layer": math.sqrt(w), "total": math.sqrt(n * w)}[config["start"]["kind"]]
-            time = predict.log_cosh_time(config["start"]["size"] / apart, target)
-            steps = float(np.median(counts)) * time / math.log(1.0 / target)
-            return {"status": "reached", "steps": steps, "theory": "mean field"}
+    groups, levels = spec["layers"], spec.get("spectrum", {}).get("levels")
+    if spec["kind"] == "gram":  # isotropic: the mean falls by 1 − 1 / (d + 2) a step, at q = 1
+        size = groups[0][1] if per_layer else groups[0][0] * groups[0][1]
+        steps = math.log(target) / math.log1p(-1.0 / (size + 2.0))
+        return {"status": "reached", "steps": steps, "theory": "closed form"}
+    if spec["kind"] == "quadratic" and len(groups) == 1 and levels and groups[0][1] % len(levels) == 0:
+        steps = _chain_median(*groups[0], tuple(levels), per_layer, target)
+        return {"status": "reached", "steps": steps, "theory": "exact chain"}
     problem = build(spec)
-    x0 = starts(problem, config["start"]["kind"], config["start"]["size"], range(_START_SEEDS)).numpy()
-    steps = second_moment_steps(problem, x0, per_layer, target)
+    x0 = starts(problem, config["start"]["kind"], config["start"]["size"], range(_START_SEEDS))
+    if spec["kind"] in PROFILES and spec["kind"] != "quadratic":
+        assert isinstance(problem, Separable)
+        steps = _mean_field(problem, spec["kind"], x0[0], per_layer, target)
+        if len(groups) == 1:
+            steps *= _median_over_mean(*groups[0], per_layer, target)
+        return {"status": "reached", "steps": steps, "theory": "mean field"}
+    steps = second_moment_steps(problem, x0.numpy(), per_layer, target)
     return {"status": "reached", "steps": steps, "theory": "quadratic model"}
+
+
+@cache
+def _chain_median(n: int, w: int, levels: tuple[float, ...], per_layer: bool, target: float) -> float:
+    runs = int(np.clip(6800 // (n * w), 24, 2000))  # the median's standard error is then about 1 %
+    return float(np.median(predict.quadratic_counts(n, w, levels, per_layer, target, runs)))
+
+
+@cache
+def _median_over_mean(n: int, w: int, per_layer: bool, target: float) -> float:
+    problem = build({"kind": "quadratic", "layers": [[n, w]]})
+    x0 = starts(problem, "coordinate", 1.0, [0]).numpy()
+    return _chain_median(n, w, (1.0,), per_layer, target) / second_moment_steps(problem, x0, per_layer, target)
+
+
+def _mean_field(problem: Separable, profile: str, x0: torch.Tensor, per_layer: bool, target: float) -> float:
+    """Least mean-field count over the step sizes."""
+    scale = scale_of(problem, x0, target)
+    kinds = Counter(_kind(problem, x0, part) for part in problem.layers.slices())
+    groups = [
+        Group(block if per_layer else 0, count * (1 if per_layer else copies), copies if per_layer else 1, *alike)
+        for block, (kind, copies) in enumerate(kinds.items())
+        for alike, count in kind
+    ]
+    anchor, best = scale.layer_trace if per_layer else scale.trace, math.inf
+    for q in predict.STEP_SIZES:
+        limit = 1.5 * best if math.isfinite(best) else 1e4 * anchor / problem.constants.smallest
+        best = min(best, mean_field_steps(profile, groups, q / anchor, target, limit))
+    return best
+
+
+def _kind(problem: Separable, x0: torch.Tensor, part: slice) -> tuple[tuple[tuple[float, float, float], int], ...]:
+    """What tells one layer from another: its coordinates' eigenvalues, scales and distances, and how many have them."""
+    distances = problem.features(x0)[part].abs()
+    rows = zip(problem.eigenvalues[part].tolist(), problem.scales[part].tolist(), distances.tolist(), strict=True)
+    return tuple(sorted(Counter((a, s, round(u, 12)) for a, s, u in rows).items()))
 
 
 def second_moment_steps(problem: Problem, x0: np.ndarray, per_layer: bool, target: float) -> float:
     """Steps until the mean gap of the quadratic model reaches the target, at the best step size; see the module."""
-    constants = problem.constants
-    anchor = constants.trace + 2.0 * constants.largest
-    if per_layer:
-        anchor = max(t + 2.0 * top for t, top in zip(constants.layer_trace, constants.layer_top, strict=True))
+    scale = scale_of(problem, torch.from_numpy(x0[0]), target)
+    anchor = scale.layer_trace if per_layer else scale.trace
     blocks = problem.layers.slices() if per_layer else [slice(0, problem.layers.d)]
     if problem.separable:  # in the eigenbasis only the diagonal of M matters
         u = problem.features(torch.from_numpy(x0)).numpy()

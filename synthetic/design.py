@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,13 +12,20 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-SIMULATOR_VERSION = 1  # raise it when the same config gives another result
-THEORY_VERSION = 1  # raise it when a prediction changes
+SIMULATOR_VERSION = 2  # raise it when the same config gives another result
+THEORY_VERSION = 2  # raise it when a prediction changes
 CONTROLS = {"mezo": "negative", "per_layer": "positive"}
 FIRST_TUNING_SEED = 1000
 TARGETS = {"zeroth": 1e-2, "first": 1e-4}
 CAP, RACE = 20.0, 1.5
-FIRST_ORDER = ("gradient_descent", "theorem", "theorem_one_clip")
+FIRST_ORDER = (
+    "gradient_descent",
+    "theorem",
+    "theorem_one_clip",
+    "theorem_tuned_clip",
+    "diagonal_floor",
+    "diagonal_clip",
+)
 Config = dict[str, Any]
 
 
@@ -143,10 +151,13 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[Cell]:
-    pairs = block.get("cells") or [
-        [n, w] for n in block["n"] for w in block["w"] if n * w <= block.get("max_d", float("inf"))
-    ]
-    layers = [[pair] for pair in pairs] if "layers" not in block else block["layers"]
+    if "layers" in block:
+        layers = block["layers"]
+    elif "cells" in block:
+        layers = [[pair] for pair in block["cells"]]
+    else:
+        most = block.get("max_d", math.inf)
+        layers = [[[n, w]] for n in block["n"] for w in block["w"] if n * w <= most]
     for groups, start, method in itertools.product(layers, block["starts"], block["methods"]):
         entry = {"name": method} if isinstance(method, str) else dict(method)
         name, variant = entry.pop("name"), entry.pop("variant", "")

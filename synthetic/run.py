@@ -10,6 +10,7 @@ import torch
 
 from synthetic.controls import predict_cell
 from synthetic.design import trials
+from synthetic.gram import run_gram
 from synthetic.methods import METHODS
 from synthetic.methods.base import Trial
 from synthetic.problems import Problem, build
@@ -24,7 +25,9 @@ _LETTER = {status: letter for letter, status in STATUS_OF.items()}
 
 def run(config: dict[str, Any]) -> dict[str, Any]:
     """Whatever a design asks for: a cell, or the prediction of a control."""
-    return predict_cell(config) if "control" in config else run_cell(config)
+    if "control" in config:
+        return predict_cell(config)
+    return run_gram(config) if config["problem"]["kind"] == "gram" else run_cell(config)
 
 
 def run_cell(config: dict[str, Any]) -> dict[str, Any]:

@@ -22,19 +22,34 @@ def scale_of(problem: Problem, x0: Tensor, target: float, batch_size: int = 1) -
     """
     constants = problem.constants
     gradient = problem.pullback(problem.slope(problem.features(x0)))
-    layer_trace = max(t + 2.0 * top for t, top in zip(constants.layer_trace, constants.layer_top, strict=True))
     if problem.separable:
-        at_start = problem.curvature(problem.features(x0)).max().item()
+        curvature = problem.curvature(problem.features(x0))
+        traces, tops = _sums(problem, curvature), _tops(problem, curvature)
+        largest = max(tops)
     else:
-        at_start = torch.linalg.eigvalsh(problem.hessian(x0))[-1].item()
-    trace = constants.trace + 2.0 * constants.largest
+        hessian = problem.hessian(x0)
+        parts = [torch.linalg.eigvalsh(hessian[part, part]) for part in problem.layers.slices()]
+        traces, tops = [p.sum().item() for p in parts], [p[-1].item() for p in parts]
+        largest = torch.linalg.eigvalsh(hessian)[-1].item()
+    # Step sizes must suit both ends of the run: a loss may be steeper at the start.
+    trace = max(constants.trace + 2.0 * constants.largest, sum(traces) + 2.0 * largest)
+    pairs = [*zip(constants.layer_trace, constants.layer_top, strict=True), *zip(traces, tops, strict=True)]
     return Scale(
         trace=trace,
-        layer_trace=layer_trace,
-        smoothness=max(at_start, constants.largest),
+        layer_trace=max(t + 2.0 * top for t, top in pairs),
+        smoothness=max(largest, constants.largest),
         curvature=batch_size * gradient.square().sum().item(),
         horizon=trace * _rate(problem, x0) * math.log(1.0 / target),
+        reach=(problem.features(x0) if problem.separable else x0).abs().max().item(),
     )
+
+
+def _sums(problem: Problem, curvature: Tensor) -> list[float]:
+    return [curvature[part].sum().item() for part in problem.layers.slices()]
+
+
+def _tops(problem: Problem, curvature: Tensor) -> list[float]:
+    return [curvature[part].max().item() for part in problem.layers.slices()]
 
 
 def _rate(problem: Problem, x0: Tensor) -> float:

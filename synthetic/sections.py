@@ -24,7 +24,8 @@ _HOW_TO_READ = (
 _SHOWN = ("q", "floor_ratio", "lr", "radius")
 _THEORIES = {
     "exact chain": "exact in law: a Markov chain of one number per eigenvalue (and layer)",
-    "mean field": "mean field of large d, with the exact finite-size factor of an isotropic quadratic",
+    "mean field": "the density of a coordinate among many, with the finite-size factor of isotropic quadratics",
+    "closed form": "at best the mean loss falls by 1 − 1/(d + 2) a step, d that of one layer with a direction each",
     "quadratic model": "second moments of the quadratic model at the minimizer",
 }
 

@@ -41,11 +41,13 @@ class Scale:
     r"""Natural units of a problem and a start, in which trials are stated.
 
     Attributes:
-        trace: tr H + 2 λ_max at the minimizer: the best SPSA step of an isotropic quadratic is 1 / this.
+        trace: tr H + 2 λ_max, at the start or the minimizer, whichever is larger: on an isotropic quadratic the best
+            SPSA step is 1 / this.
         layer_trace: The same of each layer's block, the largest: with one direction per layer.
         smoothness: Largest curvature at the start or the minimizer, whichever is larger, for gradient descent.
         curvature: h_0 = B ‖g_0‖², the size of A-GNB's first estimate from an SPSA gradient.
         horizon: Steps expected of plain SPSA; HELENE's anneal horizon.
+        reach: Largest distance of a coordinate from the minimizer, in the eigenbasis where there is one.
     """
 
     trace: float
@@ -53,6 +55,7 @@ class Scale:
     smoothness: float
     curvature: float
     horizon: float
+    reach: float
 
 
 class Method(Protocol):

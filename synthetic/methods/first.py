@@ -110,3 +110,50 @@ class TheoremOneClip(TheoremUpdate):
     def _clips(self, problem: Problem, trial: Trial) -> list[float]:
         rho = min(self._radii(problem, trial)) / (2.0 * math.sqrt(problem.layers.d))
         return [rho] * problem.layers.n
+
+
+class TheoremTunedClip(TheoremUpdate):
+    """The same update with one clip for all layers that is tuned, as Sophia's is, instead of prescribed."""
+
+    name, title = "theorem_tuned_clip", "the theorem's update, one tuned clip"
+
+    def supports(self, problem: Problem, trial: Trial) -> str | None:
+        """See `Method`: the clip is tuned, so that no radius is needed."""
+        return None
+
+    def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
+        """See `Method`: the clip is q times the largest distance of a coordinate."""
+        return {"lr": trial["lr"], "rho": torch.full((problem.layers.d,), trial["q"] * scale.reach)}
+
+
+class DiagonalFloor(GradientDescent):
+    """theta ← theta − lr g / max(diag H, floor): HELENE's form with the exact gradient and Hessian diagonal."""
+
+    name, title = "diagonal_floor", "exact diagonal, floored"
+    commutes_with_turns = False
+
+    def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
+        """See `Method`: the floor is a ratio to the smoothness, lr is q."""
+        return {"lr": trial["q"], "floor": trial["floor_ratio"] * scale.smoothness}
+
+    def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
+        """See `Method`."""
+        g, h = signal.problem.pullback(signal.slope), signal.problem.diagonal(signal.p)
+        return functional.descend(x, functional.precondition(g, h, 1.0, given["floor"], 0.0), given["lr"])
+
+
+class DiagonalClip(GradientDescent):
+    """theta ← theta − lr clip(g / diag H, rho): Sophia's form with the exact gradient and Hessian diagonal."""
+
+    name, title = "diagonal_clip", "exact diagonal, update clipped"
+    commutes_with_turns = False
+
+    def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
+        """See `Method`: the clip is a ratio to the largest distance of a coordinate, lr is q."""
+        return {"lr": trial["q"], "rho": trial["clip_ratio"] * scale.reach}
+
+    def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
+        """See `Method`."""
+        newton = signal.problem.pullback(signal.slope) / signal.problem.diagonal(signal.p)
+        rho = torch.as_tensor(given["rho"], dtype=x.dtype)
+        return functional.descend(x, torch.clamp(newton, -rho, rho), given["lr"])

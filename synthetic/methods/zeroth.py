@@ -72,7 +72,7 @@ class HeavyBall(MeZO):
 
     def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """See `Method`."""
-        state["m"] = functional.momentum(state["m"], signal.z, _shared(given, "beta1"), signal.c)
+        state["m"] = functional.momentum(state["m"], signal.z, shared(given, "beta1"), signal.c)
         return functional.descend(x, state["m"], given["lr"])
 
 
@@ -104,19 +104,23 @@ class Helene(MeZO):
     def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """See `Method`; between estimates h stands, so its part of the preconditioner is kept."""
         beta1, beta2, interval, horizon, denominator_eps = (
-            _shared(given, name) for name in ("beta1", "beta2", "interval", "horizon", "denominator_eps")
+            shared(given, name) for name in ("beta1", "beta2", "interval", "horizon", "denominator_eps")
         )
         alpha = functional.anneal(signal.step, beta1, horizon)
         state["m"] = functional.momentum(state["m"], signal.z, beta1, alpha * signal.c)
         if functional.is_curvature_step(signal.step, int(interval)):
             estimate = functional.a_gnb(signal.z, given["batch_size"] * signal.c.square())
             state["h"] = functional.curvature_ema(state["h"], estimate, beta2)
-            one = torch.ones((), dtype=x.dtype)
-            state["per_m"] = functional.precondition(one, state["h"], given["gamma"], given["floor"], denominator_eps)
+            one, h = torch.ones((), dtype=x.dtype), self.curvature_used(state["h"], signal.step)
+            state["per_m"] = functional.precondition(one, h, given["gamma"], given["floor"], denominator_eps)
         return functional.descend(x, state["m"] * state["per_m"], given["lr"])
 
+    def curvature_used(self, h: Tensor, step: int) -> Tensor:
+        """What the preconditioner reads in the place of h; a control changes it."""
+        return h
 
-def _shared(given: Given, name: str) -> float:
+
+def shared(given: Given, name: str) -> float:
     """A setting that must be one number for all trials of a run."""
     value = given[name]
     if isinstance(value, Tensor):

@@ -21,9 +21,10 @@ def build(spec: Mapping[str, Any]) -> Problem:
     """The problem that a specification names.
 
     Args:
-        spec: ``kind``: a profile's name, "coupled" or "regression"; ``layers``: [[count, width], ...]; then
-            ``spectrum`` (see `spectrum`), ``scales`` (one per entry of layers) and ``seed``; ``nu`` for "coupled";
-            ``data`` and ``l2`` for "regression".
+        spec: ``kind``: a profile's name, "coupled" or "regression"; ``layers``: [[count, width], ...]. Then, but for
+            regressions, ``spectrum`` (see `spectrum`), ``scales`` (one per entry of layers), ``seed`` and ``basis``
+            ("axes" for the coordinates, else random); for "coupled" ``nu``, or ``coupling`` = (nu − 1) / (n − 1); for
+            "regression" ``data`` and ``l2``.
 
     Raises:
         ValueError: If it names nothing known or a value is out of range.
@@ -34,11 +35,13 @@ def build(spec: Mapping[str, Any]) -> Problem:
         return regression(spec["data"], layers.sizes, spec["l2"])
     eigenvalues = spectrum(spec.get("spectrum", {"levels": [1.0]}), spec["layers"])
     if kind == "coupled":
-        return Coupled(layers, eigenvalues, spec["nu"], spec.get("seed", 0))
+        nu = spec["nu"] if "nu" in spec else 1.0 + spec["coupling"] * (layers.n - 1)
+        return Coupled(layers, eigenvalues, nu, spec.get("seed", 0))
     if kind in PROFILES:
         per_group = spec.get("scales", [1.0] * len(spec["layers"]))
         scales = [s for s, (count, _) in zip(per_group, spec["layers"], strict=True) for _ in range(count)]
-        return Separable(kind, layers, eigenvalues, scales, spec.get("seed", 0))
+        seed = None if spec.get("basis") == "axes" else spec.get("seed", 0)
+        return Separable(kind, layers, eigenvalues, scales, seed)
     raise ValueError(f"kind must be one of {', '.join(PROFILES)}, coupled or regression, got {kind!r}")
 
 

@@ -111,6 +111,10 @@ class Problem(ABC):
         """Second derivatives by the features, where the problem is separable."""
         raise NotImplementedError(f"{self.name} is not separable")
 
+    def diagonal(self, p: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch d"]:
+        """The Hessian's diagonal in the coordinates, from features."""
+        raise NotImplementedError(f"{self.name} has no cheap diagonal")
+
     def blocks(self, x: Float[Tensor, "*batch d"]) -> list[Float[Tensor, "*batch count w w"]]:
         """The Hessian's diagonal blocks, those of a run of equal layers together."""
         whole, found = self.hessian(x), []

@@ -88,6 +88,10 @@ class Coupled(Problem):
         """See `Problem`."""
         return p
 
+    def diagonal(self, p: Tensor) -> Tensor:
+        """See `Problem`."""
+        return self.matrix.diagonal().to(p.dtype).expand_as(p)
+
     def hessian(self, x: Tensor) -> Tensor:
         """See `Problem`."""
         return self.matrix.to(x.dtype).expand(*x.shape[:-1], -1, -1)

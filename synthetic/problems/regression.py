@@ -240,6 +240,11 @@ class Logistic(Regression):
         """See `Problem`."""
         return self._gram(self._weights(x), self.inputs)
 
+    def diagonal(self, p: Tensor) -> Tensor:
+        """See `Problem`."""
+        s = torch.sigmoid(self.base_outputs + p[..., : self.num_samples])
+        return (s * (1.0 - s) / self.num_samples) @ self.inputs.square() + self.l2
+
     def blocks(self, x: Tensor) -> list[Tensor]:
         """See `Problem`."""
         weights, found = self._weights(x)[..., None, :], []
@@ -268,6 +273,12 @@ class Softmax(Regression):
 
     def _outputs_slope(self, outputs: Tensor) -> Tensor:
         return outputs.unflatten(-1, (-1, self.columns)).softmax(-1).flatten(-2) - self.targets
+
+    def diagonal(self, p: Tensor) -> Tensor:
+        """See `Problem`: the mean over samples of x² q (1 − q), q the class's probability."""
+        outputs = self.base_outputs + p[..., : self.num_samples * self.columns]
+        q = outputs.unflatten(-1, (-1, self.columns)).softmax(-1)
+        return (self.inputs.square().mT @ (q * (1.0 - q)) / self.num_samples).flatten(-2) + self.l2
 
     def _largest_change(self, changes: Tensor) -> Tensor:
         samples = changes.unflatten(-1, (-1, self.columns))

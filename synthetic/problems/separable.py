@@ -123,6 +123,12 @@ class Separable(Problem):
         """See `Problem`."""
         return self.eigenvalues * self.profile.curvature(p / self.scales)
 
+    def diagonal(self, p: Tensor) -> Tensor:
+        """See `Problem`: Σ_k Q_kj² times the curvature along k."""
+        other = copy.copy(self)
+        other.turns = [turn.square() for turn in self.turns]
+        return other.pullback(self.curvature(p))
+
     def hessian(self, x: Tensor) -> Tensor:
         """See `Problem`."""
         basis = self.features(torch.eye(self.layers.d, dtype=x.dtype))  # row k is A e_k

@@ -1,0 +1,111 @@
+"""Other zeroth-order methods, on the arithmetic of `helene.functional`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from helene import functional
+from synthetic.methods.base import Given, Scale, Signal, State, Trial
+from synthetic.methods.zeroth import MeZO, OneDirectionPerLayer, shared
+from synthetic.problems.base import Problem
+
+
+class ZOAdam(MeZO):
+    """Adam on the SPSA gradient."""
+
+    name, title = "zo_adam", "ZO-Adam"
+    commutes_with_turns = False
+
+    def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
+        """See `Method`: lr = q ‖g_0‖ / (tr H + 2 λ_max), for √v starts near ‖g_0‖."""
+        size = math.sqrt(scale.curvature)
+        kept = {name: trial[name] for name in ("beta1", "beta2", "denominator_eps")}
+        return {"lr": trial["q"] * size / scale.trace, **kept}
+
+    def start(self, x: Tensor) -> State:
+        """See `Method`."""
+        return {"m": torch.zeros_like(x), "v": torch.zeros_like(x)}
+
+    def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
+        """See `Method`."""
+        names = ("beta1", "beta2", "denominator_eps")
+        beta1, beta2, denominator_eps = (shared(given, name) for name in names)
+        x, state["m"], state["v"] = functional.adam_step(
+            x,
+            signal.c * signal.z,
+            state["m"],
+            state["v"],
+            lr=given["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            denominator_eps=denominator_eps,
+            step=signal.step,
+            coupled=False,
+        )
+        return x
+
+
+class ZOSophia(MeZO):
+    """Sophia on the SPSA gradient, h from A-GNB with B = 1: the update is clipped, not the curvature floored."""
+
+    name, title = "zo_sophia", "ZO-Sophia"
+    commutes_with_turns = False
+
+    def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
+        r"""See `Method`: with q' = q / √clip_ratio, unclipped first steps are those of MeZO at q'.
+
+        Sophia's clip is 1, so a coordinate moves by at most lr = clip_ratio q' ‖g_0‖ / (tr H + 2 λ_max); where it is
+        not clipped it moves by (lr / gamma) m / h, so gamma = lr (tr H + 2 λ_max) / (q' h_0). The square root brings
+        the best q of different clips together.
+        """
+        q = trial["q"] / math.sqrt(trial["clip_ratio"])
+        lr = trial["clip_ratio"] * q * math.sqrt(scale.curvature) / scale.trace
+        gamma = lr * scale.trace / (q * scale.curvature)
+        kept = {name: trial[name] for name in ("beta1", "beta2", "interval", "denominator_eps")}
+        return {"lr": lr, "gamma": gamma, **kept}
+
+    def start(self, x: Tensor) -> State:
+        """See `Method`."""
+        return {"m": torch.zeros_like(x), "h": torch.zeros_like(x)}
+
+    def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
+        """See `Method`."""
+        names = ("beta1", "beta2", "interval", "denominator_eps")
+        beta1, beta2, interval, denominator_eps = (shared(given, name) for name in names)
+        g = signal.c * signal.z
+        if functional.is_curvature_step(signal.step, int(interval)):
+            state["h"] = functional.curvature_ema(state["h"], functional.a_gnb(g, 1), beta2)
+        x, state["m"], _ = functional.sophia_step(
+            x,
+            g,
+            state["m"],
+            state["h"],
+            lr=given["lr"],
+            beta1=beta1,
+            gamma=given["gamma"],  # type: ignore[arg-type]
+            clip=1.0,
+            denominator_eps=denominator_eps,
+        )
+        return x
+
+
+class OneLayerInTurn(OneDirectionPerLayer):
+    """One layer a step, in turn, along its own direction: two forwards a step, n steps a round."""
+
+    name, title = "per_layer_in_turn", "one layer in turn"
+
+    def forwards(self, n: int) -> float | None:
+        """See `Method`."""
+        return 2.0
+
+    def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
+        """See `Method`; c of the other layers is dropped, so that they stand."""
+        layers = signal.problem.layers
+        part = layers.slices()[(signal.step - 1) % layers.n]
+        x = x.clone()
+        lr = given["lr"][..., :1] if isinstance(given["lr"], Tensor) else given["lr"]
+        x[..., part] = functional.descend(x[..., part], signal.z[..., part], lr * signal.c[..., part])
+        return x
