@@ -159,8 +159,8 @@ def test_the_page_shows_both_numbers_links_and_what_was_not_run(tmp_path):
         tmp_path,
         "table-2",
         title="t",
-        table=wanted,
-        sections=[draw.section(wanted)],
+        table=table,
+        sections=[draw.section(table)],
         command="helene llm",
         provenance={},
     )

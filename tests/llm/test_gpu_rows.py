@@ -1,0 +1,117 @@
+"""The call that makes real rows, on a CPU with tiny models in place of the real ones."""
+
+import gzip
+import hashlib
+import tarfile
+
+import pytest
+import torch
+from llm_families import make, wordpiece
+
+from helene.lab.store import read_jsonl
+from llm_bench import gguf, gpu_rows, mlm_head, models
+from llm_bench.tables import presets
+from llm_bench.tiny.pretrain import Recipe, tiny_model
+
+
+def test_parts_are_joined_in_order_and_checked(tmp_path):
+    whole = bytes(range(256)) * 100
+    parts = []
+    for i in range(3):
+        parts.append(tmp_path / f"p.{i}")
+        parts[-1].write_bytes(whole[i * 10_000 : (i + 1) * 10_000])
+    digest = hashlib.sha256(whole).hexdigest()
+    assert gguf.join(parts, tmp_path / "whole", digest).read_bytes() == whole
+    with pytest.raises(ValueError, match="carry them again"):
+        gguf.join(parts[::-1], tmp_path / "other", digest)
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_packed_tokenizer_is_unpacked(tmp_path):
+    source, target = tmp_path / "s", tmp_path / "t"
+    source.mkdir(), target.mkdir()
+    make("opt").tokenizer.save_pretrained(source)
+    text = (source / "tokenizer.json").read_bytes()
+    (source / "tokenizer.json.gz").write_bytes(gzip.compress(text))
+    (source / "tokenizer.json").unlink()
+    gguf.copy_tokenizer(source, target)
+    assert (target / "tokenizer.json").read_bytes() == text
+    with pytest.raises(FileNotFoundError, match=r"no tokenizer\.json"):
+        gguf.copy_tokenizer(tmp_path, target)
+
+
+def encoder(folder):
+    import transformers as tf
+
+    bert = make("bert", dtype=torch.float32, layers=1)
+    tf.BertModel(bert.module.config).save_pretrained(folder)
+    wordpiece().save_pretrained(folder)
+    return folder
+
+
+def test_a_head_is_trained_on_training_text_alone(toy_data, tmp_path):
+    texts = mlm_head.texts_of(toy_data)
+    assert texts == mlm_head.texts_of(toy_data)
+    assert len(texts) == len(set(texts))
+    test = (toy_data / "sst2/test.jsonl").read_text()
+    assert sum(text in test for text in texts if len(text) > 60) < 0.02 * len(texts)
+    said = []
+    held = mlm_head.train_head(
+        encoder(tmp_path / "e"), texts[:600], tmp_path / "m", steps=60, batch=16, lr=3e-3, say=said.append
+    )
+    assert held < float(said[0].split()[-1])
+    model = models.load(tmp_path / "m", "masked")
+    assert model.module.get_output_embeddings().weight is model.module.get_input_embeddings().weight
+    empty = tmp_path / "none"
+    empty.mkdir()
+    with pytest.raises(ValueError, match="too few to train a head on"):
+        mlm_head.texts_of(empty)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    import dataclasses
+
+    preset = dataclasses.replace(
+        presets.get_preset("small"),
+        tasks={"causal": ("sst2",), "masked": ("sst2",)},
+        methods=("mezo",),
+        untrained=("zero-shot",),
+        multiples=(1.0,),
+        steps={"causal": 4, "masked": 4},
+        looks=2,
+        seeds={"causal": (0,), "masked": (13,)},
+        k=8,
+        num_train=16,
+        num_dev=8,
+        num_test=16,
+        row_length=0,
+    )
+    monkeypatch.setitem(presets.PRESETS, "short", preset)
+
+
+def test_calls_collect_run_and_export(short, toy_data, tmp_path, capsys):
+    keep, carried, out = tmp_path / "keep", tmp_path / "carried", tmp_path / "out"
+    causal = tiny_model(Recipe("causal", steps=2, width=16, heads=2), tmp_path / "cache")
+    words = ["--keep", str(keep), "--data", str(toy_data), "--out", str(out), "--preset", "short", "--device", "cpu"]
+    words += ["--random-models", "--head-steps", "2", "--masked-parts", "2"]
+    carried.mkdir()
+    (tmp_path / "e").mkdir()
+    with tarfile.open(tmp_path / "e.tar", "w") as tar:
+        tar.add(encoder(tmp_path / "encoder"), "encoder")
+    whole = (tmp_path / "e.tar").read_bytes()
+    (carried / "masked.0").write_bytes(whole[:1000])
+    assert gpu_rows.main([*words, "--carried", str(carried)]) == 0
+    assert "carried so far: masked.0; more must come" in capsys.readouterr().out
+    assert not list(carried.iterdir()), "what was carried is taken away"
+    (carried / "masked.1").write_bytes(whole[1000:])
+    assert gpu_rows.main([*words, "--carried", str(carried)]) == 0
+    assert "all runs are there" in capsys.readouterr().out
+    assert {r.config["model"] for r in read_jsonl(out / "masked-sst2.jsonl")} == {
+        "MiniLM-L6 with an MLM head trained here"
+    }
+    assert gpu_rows.main([*words, "--model", f"causal={causal}"]) == 0
+    records = read_jsonl(out / "causal-sst2.jsonl")
+    assert {r.config["method"] for r in records} == {"zero-shot", "mezo"}
+    assert {r.config["role"] for r in records if r.config["method"] == "mezo"} == {"tune", "test"}
+    assert all(r.config["best"] == "copy" for r in records)
