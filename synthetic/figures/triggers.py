@@ -17,7 +17,7 @@ VERSION = 1
 EVERY, TUNING_STEPS, TUNING_SEEDS = 100, 150, (1000,)
 VARIANTS: dict[float, tuple[list[float], int, tuple[int, ...]]] = {
     0.05: (powers(0.01, 2.0, -1, 4), 800, (0,)),
-    0.002: (powers(0.001, 2.0, 0, 4), 1800, (0, 1)),
+    0.002: (powers(0.001, 2.0, 0, 4), 1800, (0, 1, 2, 3, 4)),
 }
 SIZES = {"vocab": 12, "d_model": 16, "n_layer": 1, "n_head": 2, "max_len": 12, "mlp_ratio": 2}
 BATCH, TOKENS = 16, 12
