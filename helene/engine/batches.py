@@ -18,6 +18,11 @@ class Layout:
     def __init__(self, batch: Any) -> None:
         leaves, self.spec = tree_flatten(batch)
         self.leaves: list[Any] = leaves
+        for leaf in leaves:
+            if not isinstance(leaf, Tensor | bool | int | float | str | None):
+                raise ValueError(
+                    f"the batch holds a {type(leaf).__name__}; give tensors, numbers and text in dicts and lists"
+                )
         parts = [(tuple(x.shape), x.dtype) if isinstance(x, Tensor) else ("value", repr(x)) for x in leaves]
         self.key = (str(self.spec), *parts)
 

@@ -1,0 +1,174 @@
+"""The Triton kernels in Triton's interpreter, against numpy's noise and the generic loop of the optimizers.
+
+The interpreter multiplies and adds in two roundings where a GPU fuses them, and cuts float32 to bfloat16 instead of
+rounding; what is exact on a GPU is exact there (tests/gpu).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
+    pytest.skip("for machines with triton and no GPU", allow_module_level=True)
+os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported, and for them alone
+
+from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, noise
+from helene.kernels import launch, methods
+from helene.kernels.tiles import Piece, Tiles
+from helene.optimizers import state as storage
+
+CPU = torch.device("cpu")
+KEY = (2**63 + 12345, 2**31 + 7, 5)
+PARAMETER = 2**47 + 99
+CONTROL = torch.tensor(launch.control_words(*KEY))
+VALUES = torch.tensor([1e-3, 0.37, 1.0, 0.0])
+
+
+@pytest.mark.parametrize("rounds", [7, 10])
+def test_integers_are_numpys(rounds: int) -> None:
+    for start, count in ((5, 3000), (2**33 + 1, 100)):
+        got = launch.fill(*KEY, PARAMETER, start, count, CPU, raw=True, rounds=rounds).numpy().view(np.uint32)
+        assert np.array_equal(got, noise.integers(*KEY, PARAMETER, start, count, rounds))
+
+
+def test_normals_are_within_the_designs_bound() -> None:
+    z, expected = launch.fill(*KEY, PARAMETER, 3, 40_000, CPU), noise.normal(*KEY, PARAMETER, 3, 40_000)
+    assert ((z - expected).abs() / expected.abs().clamp_min(1.0)).max() <= 8 * 2.0**-24
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shapes", [[(60, 64), (8,)], [(33, 61), (5,), (1, 7)]])
+def test_perturbed_copies(dtype: torch.dtype, shapes: list[Any]) -> None:
+    thetas = [torch.randn(shape).to(dtype) for shape in shapes]
+    kept, offsets = [theta.clone() for theta in thetas], [0]
+    for theta in thetas:
+        offsets.append(offsets[-1] + -(-theta.numel() // 128) * 128)
+    tiles = Tiles([Piece(theta, 77 + i, offsets[i]) for i, theta in enumerate(thetas)])
+    plus, minus = (torch.full((offsets[-1],), 7.0, dtype=dtype) for _ in range(2))
+    launch.perturb(tiles, plus, minus, CONTROL, VALUES)
+    for i, theta in enumerate(thetas):
+        z = noise.normal(*KEY, 77 + i, 0, theta.numel()).view(theta.shape)
+        for radius, buffer in ((1e-3, plus), (-1e-3, minus)):
+            got = buffer[offsets[i] : offsets[i] + theta.numel()].view(theta.shape)
+            exact = theta.double() + radius * z.double()
+            unit = torch.finfo(dtype).eps * (1.0 if dtype == torch.bfloat16 else 0.5)  # cut, not rounded
+            assert ((got.double() - exact).abs() <= unit * exact.abs() + 2.0**-24 * (exact.abs() + 2e-3)).all()
+            assert (buffer[offsets[i] + theta.numel() : offsets[i + 1]] == 7).all()
+    assert all(torch.equal(a, b) for a, b in zip(thetas, kept, strict=True))
+
+
+def test_gathered_rows_are_those_of_the_copy() -> None:
+    table = torch.randn(50, 36)
+    tiles, copy, ids = Tiles([Piece(table, 3)]), torch.empty(50 * 36), torch.randint(0, 50, (2, 3))
+    launch.perturb(tiles, None, copy, CONTROL, VALUES)
+    assert torch.equal(launch.gather(tiles, ids, -1, CONTROL, VALUES), copy.view(50, 36)[ids])
+    assert launch.gather(tiles, torch.tensor([50, -1]), 1, CONTROL, VALUES).isnan().all()
+
+
+FULL = {"anneal_horizon": 100, "batch_size": 16, "interval": 2, "weight_decay": 0.1, "floor": [1.0, 0.3]}
+DECAY = {"weight_decay": 0.1}
+METHODS: list[Any] = [
+    (MeZO, {}),
+    (MeZO, DECAY),
+    (ZOSign, DECAY),
+    (ZOMomentum, DECAY),
+    (ZOLion, DECAY),
+    (ZOAdam, DECAY),
+    (ZOAdamW, DECAY),
+    (Helene, FULL),
+    (Helene, {"anneal_horizon": 100, "curvature": "none"}),
+]
+STORAGE: list[Any] = [
+    (torch.float32, "float32", "nearest"),
+    (torch.bfloat16, "bfloat16", "stochastic"),
+    (torch.float16, "8bit", "stochastic"),
+]
+
+
+def _optimizer(cls: Any, dtype: torch.dtype, **options: Any) -> Any:
+    generator = torch.Generator().manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in ((33, 20), (5,), (2, 516))]
+    optimizer = cls([{"params": params[:2]}, {"params": params[2:]}], lr=1e-2, seed=KEY[0], **options)
+    for target, group in zip(optimizer._targets, optimizer._groups, strict=True):
+        optimizer._allocate(target.tensor, group)
+        for name in optimizer._STATE:
+            size, state = target.tensor.numel(), optimizer.state[target.tensor]
+            value = torch.randn(size, generator=generator) * 10.0 ** torch.randint(-4, 1, (size,), generator=generator)
+            value = value.abs() if name in storage.NONNEGATIVE else value
+            words = noise.words(1, 1, 0, 1, 0, size) if storage.is_rounded(state, name) else None
+            storage.write(state, name, slice(0, size), value, words)
+    return optimizer
+
+
+@pytest.mark.parametrize(("cls", "options"), METHODS)
+@pytest.mark.parametrize(("dtype", "state_dtype", "rounding"), STORAGE)
+def test_updates_are_the_generic_loops(
+    cls: Any, options: dict[str, Any], dtype: torch.dtype, state_dtype: str, rounding: str
+) -> None:
+    """Two steps, the second by `update_and_perturb`. z may differ in its last bits, and what rounding makes of it."""
+    generic, fused = (_optimizer(cls, dtype, state_dtype=state_dtype, rounding=rounding, **options) for _ in range(2))
+    method = methods.method_of(fused)
+    assert isinstance(method, methods.Method)
+    seed = torch.tensor(launch.control_words(KEY[0], 0, 0))
+    for step in (1, 2):
+        for optimizer in (generic, fused):
+            for group in optimizer.param_groups:
+                group["step"] = step
+        gradient = generic._gradient(step, [0.37])
+        with torch.no_grad():
+            generic._apply_by_chunks(None, gradient)
+        control, hypers = seed.clone(), method.rows(fused, step)
+        control[1] = step
+        for tiles in method.tables(fused):
+            if step == 1:
+                launch.update(tiles, method.code, control, VALUES, hypers, stochastic=rounding == "stochastic")
+                continue
+            plus, minus = (torch.zeros(2048, dtype=dtype) for _ in range(2))
+            before, later = (control, VALUES, hypers), torch.tensor([1e-3, 0.0, 0.0, 0.0])
+            launch.update_and_perturb(
+                tiles, plus, minus, method.code, before, CONTROL, later, stochastic=rounding == "stochastic"
+            )
+            again, other = torch.zeros_like(plus), torch.zeros_like(minus)
+            launch.perturb(tiles, again, other, CONTROL, later)  # copies of the moved parameters
+            assert torch.equal(plus, again)
+            assert torch.equal(minus, other)
+    for a, b in zip(generic._targets, fused._targets, strict=True):
+        unit = 2 * torch.finfo(dtype).eps * (a.tensor.abs() + 0.2)  # 0.2 bounds an update here
+        assert ((a.tensor - b.tensor).abs() <= unit).all()
+        if dtype != torch.float32:
+            assert (a.tensor != b.tensor).float().mean() <= 5e-3
+        for name, x in generic.state[a.tensor].items():
+            y = fused.state[b.tensor][name]
+            if x.dtype in (torch.int8, torch.uint8):
+                assert (x.int() - y.int()).abs().max() <= 1
+                assert (x != y).float().mean() <= 5e-3
+            else:
+                torch.testing.assert_close(x, y, rtol=1e-2 if x.dtype == torch.bfloat16 else 1e-5, atol=1e-6)
+
+
+def test_nothing_moves_where_the_loss_was_not_finite() -> None:
+    optimizer = _optimizer(Helene, torch.float32, **FULL)
+    method = methods.method_of(optimizer)
+    assert isinstance(method, methods.Method)
+    kept = [t.tensor.detach().clone() for t in optimizer._targets]
+    state = [v.clone() for t in optimizer._targets for v in optimizer.state[t.tensor].values()]
+    values = torch.tensor([1e-3, torch.nan, 0.0, 0.0])
+    for tiles in method.tables(optimizer):
+        launch.update(tiles, method.code, CONTROL, values, method.rows(optimizer, 1), stochastic=False)
+    assert all(torch.equal(a, t.tensor) for a, t in zip(kept, optimizer._targets, strict=True))
+    now = [v for t in optimizer._targets for v in optimizer.state[t.tensor].values()]
+    assert all(torch.equal(a, b) for a, b in zip(state, now, strict=True))
+
+
+def test_a_subclass_is_not_taken_for_its_parent() -> None:
+    class Mine(MeZO):
+        pass
+
+    reason = methods.method_of(Mine([torch.nn.Parameter(torch.zeros(4))]))
+    assert reason == "Mine has no fused update"
