@@ -232,11 +232,11 @@ def test_floor_gives_other_answers_for_other_records():
     assert other.answer.startswith("A floor of 0.9 does not lose ten points")
 
 
-def trigger_records(slope, seeds=5):
+def trigger_records(slope, seeds=5, rise=0.05):
     out = []
     for config in [c | {"seed": s} for c in triggers.configs() if c["seed"] == 0 for s in range(seeds)]:
         count = config["steps"] // config["every"]
-        loss = [2.0 - 0.05 * i for i in range(count)]
+        loss = [1.5 + rise * i for i in range(count)]
         scale = 0.3 if config["gamma"] < 0.01 else 0.0
         rate = {kind: [scale * (1 + slope * (x - 1.5)) for x in loss] for kind in triggers.KINDS}
         result = {
@@ -255,6 +255,9 @@ def test_triggers_give_other_answers_for_other_records():
     assert other.verdict == "not_consistent"
     assert "acts less often in 6 of 6" in other.answer
     assert "at γ = 0.05 it acts on 0 %" in other.answer
+    falling = triggers_page.remake(trigger_records(0.5, rise=-0.02))
+    assert falling.verdict == "not_resolved"
+    assert "that explains it as well" in falling.answer
     few = triggers_page.remake(trigger_records(0.5, seeds=2))
     assert few.verdict == "not_resolved"
     assert "2 seeds cannot settle" in few.answer
