@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from synthetic.analysis import Analysed, Control
+from synthetic.explain import explain
 from synthetic.results import FAMILIES
 
 STARTS = {
@@ -30,6 +31,8 @@ def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "H
     It is put together from verdicts alone, so that other records give another sentence.
     """
     mine = [a for a in analysed if a.series.method == method and a.series.cells]
+    plain = {(a.series.family, a.series.start) for a in mine if not a.series.variant}
+    mine = [a for a in mine if not a.series.variant or (a.series.family, a.series.start) not in plain]
     if not mine:
         return f"{title} was not run in this preset."
     sound = [a for a in mine if a.verdict != "broken_instrument"]
@@ -63,24 +66,36 @@ def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "H
 
 
 def against_mezo(analysed: Sequence[Analysed], method: str = "helene", title: str = "HELENE") -> list[str]:
-    """How the steps of a tuned method compare with tuned MeZO's, a sentence per verdict."""
-    rows = [a for a in analysed if a.series.method == method and a.ratio is not None]
+    """How the steps of a tuned method compare with tuned MeZO's and what explains a win, a sentence per case."""
+    rows = [a for a in analysed if a.series.method == method and a.ratio is not None and not a.series.variant]
     better = [a for a in rows if a.ratio and a.ratio[2] < 1.0]
     worse = [a for a in rows if a.ratio and a.ratio[1] > 1.0]
     same = [a for a in rows if a not in better and a not in worse]
+    found = [e for e in explain(analysed) if e.candidate.method == method]
+    causes = {(e.candidate.family, e.candidate.start): e.cause for e in found}
     out = []
-    if better:
+    for cause in dict.fromkeys(_cause_of(a, causes) for a in better):
+        group = [a for a in better if _cause_of(a, causes) == cause]
         out.append(
-            f"Tuned {title} needs fewer steps than tuned MeZO on {_where(better)} ({_ratios(better)} of MeZO's steps): "
-            "unexplained until the matched controls are run."
+            f"Tuned {title} needs fewer steps than tuned MeZO on {_where(group)} ({_ratios(group)} of MeZO's steps): "
+            + _CAUSES.get(cause, f"{cause} does as well, so that is no merit of the curvature.")
         )
     if worse:
-        out.append(
-            f"Tuned {title} needs more steps than tuned MeZO on {_where(worse)} ({_ratios(worse)} times as many)."
-        )
+        many = f"({_ratios(worse)} times as many)"
+        out.append(f"Tuned {title} needs more steps than tuned MeZO on {_where(worse)} {many}.")
     if same:
         out.append(f"Tuned {title} and tuned MeZO cannot be told apart on {_where(same)} (ratio {_ratios(same)}).")
     return out
+
+
+_CAUSES = {
+    "unexplained": "unexplained until the matched controls are run.",
+    "curvature": "no matched control does as well, so it is the curvature's.",
+}
+
+
+def _cause_of(a: Analysed, causes: dict[tuple[str, str], str]) -> str:
+    return causes.get((a.series.family, a.series.ran_from or a.series.start), "unexplained")
 
 
 def control_sentence(controls: Iterable[Control]) -> str:
@@ -117,7 +132,7 @@ def _range(rows: Sequence[Analysed], name: str) -> str:
     if not values:
         return "undefined"
     if len(values) == 1:
-        return f"{values[0]:.2f} {_interval(rows[0], name)}"
+        return f"{values[0]:.2f} {_interval(rows[0], name)}".replace("-0.00", "0.00").replace("-", "−")
     low, high = (f"{v:.2f}".replace("-0.00", "0.00").replace("-", "−") for v in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 

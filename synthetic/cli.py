@@ -101,6 +101,8 @@ def cost(config: Config) -> float:
     d, width = sum(n * w for n, w in groups), max(w for _, w in groups)
     if "control" in config:
         return 0.05 + 3e-4 * (width if config["control"] == "per_layer" else d)
+    if config["problem"]["kind"] == "gram":
+        return (4e-4 if config["method"] == "heavy_ball" else 8e-5) * d
     method, regression = config["method"], config["problem"]["kind"] == "regression"
     if method in ("theorem", "theorem_one_clip"):
         return 0.08 * width if regression else 0.03

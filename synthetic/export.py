@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from synthetic.analysis import Analysed, Fit
+from synthetic.explain import Explained, explain
 from synthetic.results import Measured
 
 SCHEMA = "scaling/1"
@@ -26,6 +27,7 @@ def summary_of(analysed: Sequence[Analysed]) -> dict[str, Any]:
         "schema": SCHEMA,
         "series": [_series(a) for a in analysed],
         "controls": [_control(a) for a in analysed if a.control is not None],
+        "explanations": [_explained(e) for e in explain(analysed)],
     }
 
 
@@ -122,6 +124,15 @@ def _cell(c: Measured) -> dict[str, Any]:
         "edge": c.edge,
         "predicted": c.predicted,
         "theory": c.theory,
+    }
+
+
+def _explained(e: Explained) -> dict[str, Any]:
+    return {
+        "series": e.candidate.name,
+        "steps_against_mezo": list(e.ratio),
+        "cause": e.cause,
+        "controls": {name: list(ratio) for name, ratio in e.rivals.items()},
     }
 
 

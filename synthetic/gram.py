@@ -24,6 +24,7 @@ from synthetic.design import trials
 
 Array = NDArray[np.float64]
 _CHUNK = 1 << 16
+_LOST = 20.0  # logarithm of how far a loss may rise before its run is given up
 
 
 def heavy_ball_counts(
@@ -113,7 +114,7 @@ def isotropic_counts(
     rows = max(16, _CHUNK // blocks)
     for run in range(num_seeds):
         base, t = np.zeros((blocks, q.size)), 0
-        while t < end and np.isinf(counts[run]).any():
+        while t < end and (np.isinf(counts[run]) & (base.max(0) < _LOST)).any():
             steps = int(min(rows, end - t))
             xi2 = rng.chisquare(1.0, (steps, blocks, 1))
             rest = rng.chisquare(size - 1.0, xi2.shape) if size > 1 else np.zeros_like(xi2)
@@ -126,8 +127,8 @@ def isotropic_counts(
             reached = (gaps <= target).any(0) & np.isinf(counts[run])
             counts[run, reached] = t + 1 + first[reached]
             t += steps
-        if run + 1 >= max(5, num_seeds // 2):  # enough to know about where the best median lies
-            end = min(end, np.ceil(2.0 * race * np.median(counts[: run + 1], axis=0).min()))
+        # Counts of large d scatter little, so twice the race of the runs so far leaves out nothing that could be best.
+        end = min(end, np.ceil(2.0 * race * np.median(counts[: run + 1], axis=0).min()))
     return counts
 
 

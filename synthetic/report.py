@@ -106,12 +106,15 @@ def _sections(design: Design, analysed: Sequence[Analysed], pictures: sections.P
         "“follows d” the reverse; the controls show what that is on a finite grid. An experiment supports a rate; "
         "it does not prove one."
     )
+    explained = sections.explanations_section(analysed)
     return [
         Section("What is asked", [reading]),
         *sections.family_sections(analysed, shown),
+        *([explained] if explained else []),
         sections.controls_section(analysed),
         sections.guards_section(analysed),
         sections.tuning_section(analysed),
+        sections.sensitivity_section(analysed),
         sections.design_section(design, analysed),
         sections.cells_section(analysed),
     ]

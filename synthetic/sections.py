@@ -12,8 +12,10 @@ from helene.lab.pages import Section, badge, details, figure, number, paragraph,
 from synthetic.analysis import Analysed, Fit
 from synthetic.answers import STARTS
 from synthetic.design import CAP, RACE, Design
+from synthetic.explain import explain
 from synthetic.export import tuning_of
-from synthetic.results import FAMILIES
+from synthetic.results import FAMILIES, TITLES
+from synthetic.sensitivity import sensitivities
 
 Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
 _HOW_TO_READ = (
@@ -199,6 +201,54 @@ def tuning_section(analysed: Sequence[Analysed]) -> Section:
             headers = ["start", "method", "chosen q: least, median, most", "other settings: cells", "at edge", "missed"]
             body.append(table([*headers, "width", "diverged, stalled"], rows, numeric=(4, 5, 6)))
     return Section("Tuning", body)
+
+
+def explanations_section(analysed: Sequence[Analysed]) -> Section | None:
+    """HELENE against MeZO, and which matched control does as well; None where no control was run."""
+    rows = []
+    for e in explain(analysed):
+        others = ", ".join(
+            f"{TITLES.get(name, name)} {number(value)} [{number(low)}, {number(high)}]"
+            for name, (value, low, high) in e.rivals.items()
+        )
+        home = f"{e.candidate.family.replace('_', ' ')}, {e.candidate.start}"
+        rows.append([home, _unbroken(e.candidate.label), spread(e.ratio), e.cause, others])
+    if not rows:
+        return None
+    text = (
+        "A win is an interval of steps over tuned MeZO's that lies below 1. It is the curvature's only if the matched "
+        "controls lose: heavy-ball MeZO, h replaced by its mean, h shuffled over coordinates, step sizes per layer, a "
+        "growing step, Sophia's clip, each with the same number of trials. A control that needs at most 3 % more steps "
+        "than the winner, within its interval, explains the win."
+    )
+    headers = ["where", "method", "× MeZO", "explained by", "steps of each control over the method's"]
+    return Section("What explains a difference", [paragraph(text), table(headers, rows)], anchor="explanations")
+
+
+def sensitivity_section(analysed: Sequence[Analysed]) -> Section:
+    """What tuning is worth, per method and family."""
+    rows = []
+    for s in sensitivities(a.series for a in analysed):
+        told = "; ".join(
+            f"{name} " + ", ".join(f"{number(value)}: {_up_to(ratio)}" for value, ratio in values.items())
+            for name, values in s.settings.items()
+        )
+        lost = None if s.lost is None else f"{100 * s.lost:.0f}\N{NO-BREAK SPACE}%"
+        untuned = None if s.untuned is None else _up_to(s.untuned)
+        rows.append([s.family.replace("_", " "), _unbroken(s.method), s.width, untuned, lost, told or None])
+    text = (
+        "From the tuning runs. Width: the factor by which the step size may be off at a cost of 1.5 times the best "
+        "count. Untuned: the count at q = 1, other settings in the middle, over the best one. Lost: runs that "
+        "diverged or stalled before 1.5 times the best count. Other settings: the best count with each value over "
+        "the best of all. HELENE's gamma and B are no settings of their own: scaling B, λ and the step size "
+        "together, or gamma and the step size, changes nothing, so the floor's ratio to B‖g_0‖² says it all."
+    )
+    headers = ["family", "method", "width", "untuned", "lost", "other settings: cost"]
+    return Section("Sensitivity", [paragraph(text), table(headers, rows, numeric=(2,))])
+
+
+def _up_to(ratio: float) -> str:
+    return f"{ratio:.2f}" if math.isfinite(ratio) else f"> {RACE:g}"
 
 
 def design_section(design: Design, analysed: Sequence[Analysed]) -> Section:

@@ -33,7 +33,6 @@ def made_up(design, laws, scatter=0.02, seed=0, predicted=None):
             "problem": {"n": n, "d": n * w, "max_d": w, "trace_over_mu": 3.75 * n * w, "mu": 1.0, "radius": 1.0},
             "predicted_steps": float(law(n, w)),
             "forwards_per_step": 2.0,
-            "tuning": {"steps": [[law(n, w)] * 5, [2 * law(n, w)] * 5], "status": ["rrrrr", "rrrrr"], "stopped": 9},
             "best": 0,
             "best_trial": {
                 **trials(cell.config["space"])[0],
@@ -42,6 +41,11 @@ def made_up(design, laws, scatter=0.02, seed=0, predicted=None):
             "edge": False,
             "test": {"steps": steps, "status": "r" * count, "budget": int(20 * law(n, w))},
         }
+        options = trials(cell.config["space"])
+        if len(options) > 1:
+            seeds = len(cell.config["seeds"]["tuning"])
+            rows = [[law(n, w) * (1 + 0.1 * k)] * seeds for k in range(len(options))]
+            result["tuning"] = {"steps": rows, "status": ["r" * seeds] * len(options), "stopped": 9}
         records.append(Record.of("scaling", cell.config, result))
         if method in CONTROLS:
             theory = (predicted or {}).get(method, law)

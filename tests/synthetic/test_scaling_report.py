@@ -156,6 +156,7 @@ SCHEMA = {
     }],
     "controls": [{"kind": str, "series": str, "passed": bool, "measured": FIT, "predicted_alpha": (float, None),
                   "predicted_beta": (float, None), "largest_error": float, "theory": [str]}],
+    "explanations": [{"series": str, "steps_against_mezo": list, "cause": str, "controls": dict}],
 }  # fmt: skip
 
 
