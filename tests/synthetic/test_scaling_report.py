@@ -14,8 +14,9 @@ from markupsafe import escape
 from helene.lab import canonical
 from helene.lab.records import Record
 from synthetic.analysis import analyse
-from synthetic.answers import answer, control_sentence
+from synthetic.answers import against_mezo, answer, control_sentence
 from synthetic.design import Design, load
+from synthetic.explain import explain
 from synthetic.export import CSV_COLUMNS
 from synthetic.report import write_report
 from synthetic.results import collect
@@ -23,7 +24,7 @@ from tests.synthetic.scaling_cases import CONTROL_LAWS, follows_d, follows_max_d
 
 FACTS = {"commit": None, "dirty": None, "versions": {}, "command": "helene scaling"}
 QUICK = load("quick", "noise")
-WHOLE = load("standard", "noise")
+WHOLE, FULL = load("standard", "noise"), load("full", "noise")
 STANDARD = Design(
     "standard",
     WHOLE.title,
@@ -102,6 +103,36 @@ def test_ratio_to_mezo_has_an_interval_that_covers():
     assert low <= 0.7 <= high
     assert low < value < high
     assert high - low < 0.05
+
+
+def win_on_quadratics(**laws):
+    design = Design(
+        "mini", "mini", tuple(c for c in FULL.cells if c.family == "quadratic" and c.starts[0] == "coordinate")
+    )
+    base = {**CONTROL_LAWS, "helene": lambda n, w: 0.7 * follows_d(n, w), **laws}
+    rows = analysed(design, base)
+    cause = next(e.cause for e in explain(rows) if e.candidate.method == "helene")
+    return cause, against_mezo(rows)[0]
+
+
+def test_a_win_is_explained_by_a_control_that_does_as_well():
+    cause, said = win_on_quadratics(helene_mean=lambda n, w: 0.7 * follows_d(n, w))
+    assert cause == "HELENE, h replaced by its mean"
+    assert "no merit of the curvature" in said
+
+
+def test_a_win_that_no_control_explains_is_the_curvatures():
+    assert win_on_quadratics()[0] == "curvature"
+
+
+def test_no_win_needs_no_explanation():
+    assert win_on_quadratics(helene=follows_d)[0] == "no win"
+
+
+def test_without_matched_controls_a_win_is_unexplained():
+    rows = analysed(QUICK, {**CONTROL_LAWS, "helene": lambda n, w: 0.7 * follows_d(n, w)})
+    assert next(e.cause for e in explain(rows)) == "unexplained"
+    assert "unexplained until" in against_mezo(rows)[0]
 
 
 def test_censored_cells_enter_as_at_least_their_cap():
