@@ -111,7 +111,8 @@ def isotropic_counts(
     q = np.asarray(step_sizes, float)
     counts = np.full((num_seeds, q.size), np.inf)
     end, eta = float(most), q / (size + 2.0)
-    rows = max(16, _CHUNK // blocks)
+    expected = 2.0 * (size + 2.0) * math.log(1.0 / target)
+    rows = int(max(16, min(_CHUNK // blocks, expected)))
     for run in range(num_seeds):
         base, t = np.zeros((blocks, q.size)), 0
         while t < end and (np.isinf(counts[run]) & (base.max(0) < _LOST)).any():
