@@ -47,22 +47,57 @@ def quadratic_counts(
     lam = np.asarray(levels, float)
     count = width / lam.size
     groups, size = (layers, count) if per_layer else (1, layers * count)
-    eta = np.asarray(step_sizes) / (size * lam.sum() + 2.0 * lam.max())
-    rng = np.random.default_rng([seed, layers, width, per_layer])
-    s = np.full((num_seeds, eta.size, groups, lam.size), size)
-    start = (lam * size).sum() * groups
-    counts = np.full((num_seeds, eta.size), np.inf)
-    rate, t, end = eta[:, None, None], 0, np.inf
+    blocks = np.tile(lam, (groups, 1))
+    sizes = np.full_like(blocks, size)
+    return chain_counts(blocks, sizes, sizes, per_layer, target, num_seeds, seed, step_sizes, race)
+
+
+def chain_counts(
+    eigenvalues: Array,
+    sizes: Array,
+    squares: Array,
+    per_layer: bool,
+    target: float,
+    num_seeds: int,
+    seed: int = 0,
+    step_sizes: Sequence[float] = STEP_SIZES,
+    race: float = 1.5,
+) -> Array:
+    r"""The chain for any blocks, shape (layers, blocks in a layer).
+
+    Args:
+        eigenvalues: λ of each block.
+        sizes: m of each block.
+        squares: ‖u‖² of each block at the start.
+        per_layer: One direction per layer instead of one for all.
+        target: Relative gap.
+        num_seeds: Independent runs.
+        seed: Of this module's own generator.
+        step_sizes: As in `quadratic_counts`.
+        race: As there.
+
+    Returns:
+        As `quadratic_counts`.
+    """
+    lam = eigenvalues
+    layer_anchors = (lam * sizes).sum(1) + 2.0 * lam.max(1)
+    anchor = layer_anchors.max() if per_layer else (lam * sizes).sum() + 2.0 * lam.max()
+    rate = (np.asarray(step_sizes) / anchor)[:, None, None]
+    rng = np.random.default_rng([seed, *map(int, np.asarray(lam.shape)), int(sizes.sum()), per_layer])
+    s = np.tile(squares, (num_seeds, len(step_sizes), 1, 1))
+    start = (lam * squares).sum()
+    counts = np.full((num_seeds, len(step_sizes)), np.inf)
+    shared = -1 if per_layer else (-1, -2)
+    t, end = 0, np.inf
     while t < end and np.isinf(counts).any():
-        xi = rng.standard_normal((num_seeds, 1, groups, lam.size))
-        across = rng.chisquare(size - 1.0, xi.shape) if size > 1 else np.zeros_like(xi)
+        xi = rng.standard_normal((num_seeds, 1, *lam.shape))
+        across = rng.chisquare(np.maximum(sizes - 1.0, 1e-9), xi.shape) * (sizes > 1.0)
         root = np.sqrt(s)
-        move = rate * (lam * root * xi).sum(-1, keepdims=True)
+        move = rate * (lam * root * xi).sum(shared, keepdims=True)
         s = np.minimum((root - move * xi) ** 2 + move**2 * across, 1e12)
         t += 1
         hit = ((lam * s).sum((-1, -2)) <= target * start) & np.isinf(counts)
         if hit.any():
             counts[hit] = t
-            medians = np.median(counts, axis=0)
-            end = min(end, np.ceil(race * medians.min()))
+            end = min(end, np.ceil(race * np.median(counts, axis=0).min()))
     return counts[:, np.median(counts, axis=0).argmin()]

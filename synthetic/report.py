@@ -17,8 +17,12 @@ from synthetic.design import FIRST_ORDER, Design
 from synthetic.export import exponents_csv, summary_of
 from synthetic.pictures import cuts
 from synthetic.results import FAMILIES, collect
+from synthetic.runs import write_runs
 
 PART, TITLE = "scaling", "How steps scale with dimension"
+_MANY, _MAIN = 8, ("quadratic", "log_cosh")
+_DRAWN = ("helene", "mezo", "per_layer", "heavy_ball", *FIRST_ORDER)
+_SETTINGS = ("k ", "beta")
 
 
 def write_report(
@@ -58,6 +62,7 @@ def write_report(
     )
     write_text(folder / "index.html", page)
     write_text(folder / "exponents.csv", exponents_csv(analysed))
+    write_runs(folder / "runs.parquet", analysed)
     write_summary(
         out,
         PART,
@@ -95,7 +100,7 @@ def _lead(analysed: Sequence[Analysed], failed: Sequence[Record], pictures: sect
 
 
 def _sections(design: Design, analysed: Sequence[Analysed], pictures: sections.Pictures) -> list[Section]:
-    shown = {key: list(drawings) for key, drawings in pictures.items()}
+    shown = _inline(pictures)
     if shown:
         first = next(iter(shown))
         shown[first] = shown[first][1:]  # it stands at the top of the page
@@ -121,9 +126,11 @@ def _sections(design: Design, analysed: Sequence[Analysed], pictures: sections.P
 
 
 def _pictures(analysed: Sequence[Analysed]) -> sections.Pictures:
+    """All cuts of all families and starts."""
     out: sections.Pictures = {}
     for family, start in dict.fromkeys((a.series.family, a.series.start) for a in analysed):
         rows = [a for a in analysed if (a.series.family, a.series.start) == (family, start) and not a.series.borrowed]
+        rows = [a for a in rows if a.series.method in _DRAWN and not a.series.variant.startswith(_SETTINGS)]
         zeroth = [a for a in rows if a.series.method not in FIRST_ORDER]
         first = [a for a in rows if a.series.method in FIRST_ORDER]
         title = FAMILIES.get(family, family)
@@ -132,3 +139,10 @@ def _pictures(analysed: Sequence[Analysed]) -> sections.Pictures:
         if found:
             out[family, start] = found
     return out
+
+
+def _inline(pictures: sections.Pictures) -> sections.Pictures:
+    """Those that stand in the page, so that it stays below 3 MB: with many families one a family and start."""
+    if len(pictures) <= _MANY:
+        return {key: list(drawings) for key, drawings in pictures.items()}
+    return {key: drawings[: None if key[0] in _MAIN else 1] for key, drawings in pictures.items()}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from synthetic.controls import predict_cell
-from synthetic.design import trials
+from synthetic.design import STATUS_OF, trials
 from synthetic.gram import run_gram
 from synthetic.methods import METHODS
 from synthetic.methods.base import Trial
@@ -18,8 +18,6 @@ from synthetic.scale import predicted_steps, scale_of
 from synthetic.simulator import OUT_OF_BUDGET, REACHED, Outcome, simulate
 from synthetic.starts import starts
 
-# One letter per run keeps records small; decoded by `STATUS_OF`.
-STATUS_OF = {"r": "reached", "o": "out_of_budget", "s": "stalled", "d": "diverged", "n": "non_finite"}
 _LETTER = {status: letter for letter, status in STATUS_OF.items()}
 
 

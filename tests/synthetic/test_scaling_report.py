@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 from markupsafe import escape
+from pyarrow import parquet
 
 from helene.lab import canonical
 from helene.lab.records import Record
@@ -20,6 +21,7 @@ from synthetic.explain import explain
 from synthetic.export import CSV_COLUMNS
 from synthetic.report import write_report
 from synthetic.results import collect
+from synthetic.runs import COLUMNS
 from tests.synthetic.scaling_cases import CONTROL_LAWS, follows_d, follows_max_d, made_up
 
 FACTS = {"commit": None, "dirty": None, "versions": {}, "command": "helene scaling"}
@@ -236,6 +238,13 @@ def test_exponents_are_a_table(written):
     assert {r["subset"] for r in rows} == {"all", "d >= 64", "w >= 16"}
     row = next(r for r in rows if (r["family"], r["method"], r["subset"]) == ("quadratic", "mezo", "all"))
     assert float(row["beta_low"]) <= float(row["beta"]) <= float(row["beta_high"])
+
+
+def test_runs_are_a_table(written):
+    table = parquet.read_table(written[0] / "scaling" / "runs.parquet")
+    assert tuple(table.column_names) == COLUMNS
+    assert set(table["status"].to_pylist()) == {"reached"}
+    assert table.num_rows > 1000
 
 
 def test_page_is_one_file_that_needs_no_network(written):
