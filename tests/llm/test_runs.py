@@ -276,8 +276,10 @@ def test_a_step_size_far_too_large_ends_as_a_status_not_an_exception(env):
 def test_a_loss_that_is_exactly_zero_ends_the_run(env, monkeypatch):
     from llm_bench.runs import session as sessions
 
+    real = sessions.LOSSES["classification"]
+
     def collapsed(module, batch):
-        return torch.zeros(())
+        return real(module, batch) * 0
 
     monkeypatch.setitem(sessions.LOSSES, "classification", collapsed)
     result = result_of(opt(steps=100, eval_every=50), env)
@@ -454,3 +456,32 @@ def test_the_engine_is_refused_where_it_is_not(env):
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="engine = true needs a CUDA device"):
             result_of(opt(engine=True), env)
+
+
+def test_measuring_imports_with_little_installed():
+    """What a bare GPU machine has; drawing needs more, and is not imported for measuring."""
+    import subprocess
+    import sys
+
+    blocked = (
+        "matplotlib",
+        "jinja2",
+        "markupsafe",
+        "sympy",
+        "datasets",
+        "distributed",
+        "jaxtyping",
+        "beartype",
+        "hypothesis",
+    )
+    code = f"""
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ImportError(name)
+sys.meta_path.insert(0, Blocked())
+import llm_bench.gpu_rows, llm_bench.runs.run, llm_bench.tables.execute, llm_bench.cli, llm_bench.tune, llm_bench.estimate
+import llm_bench.step_profile, llm_bench.baselines.probing, llm_bench.tuning.lora, llm_bench.tuning.prefix
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
