@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-ROLES = {"perturb": "copies", "gather": "copies", "update": "update", "fill": "noise"}  # kernels of helene.kernels
+ROLES = {  # kernels of helene.kernels
+    "perturb": "copies",
+    "gather": "copies",
+    "update_and_perturb": "copies",
+    "update": "update",
+    "fill": "noise",
+}
 
 
 class Interval(NamedTuple):

@@ -200,6 +200,7 @@ def _advance(old, theta, s0, s0_scales, s1, s1_scales, row, block, local, offset
         if tl.load(hyper + 8) != 0.0:
             h = tl.load(hyper + 9) * h + tl.load(hyper + 10) * (tl.load(hyper + 11) * g * g)
     new, m, h = _move(old, g, m, h, hyper, METHOD)
+    new = tl.where(new == old, old, new)  # keeps the sign of zeros that do not move
 
     if STOCHASTIC:
         random = _four_words(block, c1, c3 | (ROUNDING_DRAW << 16), step, k0, k1, ROUNDS)

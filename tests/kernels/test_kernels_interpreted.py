@@ -166,6 +166,17 @@ def test_nothing_moves_where_the_loss_was_not_finite() -> None:
     assert all(torch.equal(a, b) for a, b in zip(state, now, strict=True))
 
 
+def test_a_negative_zero_that_does_not_move_keeps_its_sign() -> None:
+    p = torch.nn.Parameter(torch.tensor([-0.0, 0.0, 1.0, -0.0] * 32, dtype=torch.float16))
+    optimizer = MeZO([p], lr=0.0)
+    method = methods.method_of(optimizer)
+    assert isinstance(method, methods.Method)
+    kept = p.detach().view(torch.int16).clone()
+    for tiles in method.tables(optimizer):
+        launch.update(tiles, method.code, CONTROL, VALUES, method.rows(optimizer, 1), stochastic=False)
+    assert torch.equal(p.detach().view(torch.int16), kept)
+
+
 def test_a_subclass_is_not_taken_for_its_parent() -> None:
     class Mine(MeZO):
         pass
