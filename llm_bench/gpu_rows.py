@@ -46,10 +46,8 @@ def main(argv: list[str] | None = None) -> int:
     left = (end - time.monotonic()) / 60
     preset = get_preset(arguments.preset)
     sources = {name: str(folder) for name, folder in models.values()}
-    work = keep / "runs.sqlite.work"
-    env = environment(
-        arguments.data, models=sources, device=arguments.device, work=work, pretrained=not arguments.random_models
-    )
+    # No work folder: a run takes half a minute, less than saving it would.
+    env = environment(arguments.data, models=sources, device=arguments.device, pretrained=not arguments.random_models)
     device = "cuda" if arguments.device.startswith("cuda") else "cpu"
     more: dict[str, Any] = {"best": "copy"}  # a replay would take longer than the copy it saves
     if device == "cuda" and engine_available():

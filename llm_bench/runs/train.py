@@ -22,6 +22,7 @@ from llm_bench.runs.session import Session
 from llm_bench.runs.stepper import Stepper, make_stepper
 from llm_bench.runs.stream import BatchStream
 from llm_bench.tasks import get_task
+from llm_bench.tuning import trained
 
 COLLAPSED = 10  # steps in a row of loss exactly 0: no batch of text has it, a 16-bit overflow does
 JUDGED_EVERY = 50  # steps; fixed, so that an interrupted run is judged where an uninterrupted one is
@@ -100,7 +101,9 @@ class Training:
         self.best_weights: dict[str, torch.Tensor] | None = None
         session.reset(config.seed)
         self.optimizer, self.stepper = self._fresh()
-        self.trajectory = Trajectory.record(self.optimizer) if self.optimizer.replayable else None
+        # A captured step that is recorded makes the host wait for it: only where the recording is used.
+        recorded = self.optimizer.replayable and (config.best == "replay" or session.env.work is not None)
+        self.trajectory = Trajectory.record(self.optimizer) if recorded else None
         self.state = Progressed()
 
     def _fresh(self) -> tuple[Any, Stepper]:
@@ -206,8 +209,19 @@ class Training:
         self.state.evaluation_seconds += watch.seconds
         scalars = self.trajectory.scalars[-len(self.state.losses) :] if self.trajectory and self.state.losses else []
         c_rms = float(np.sqrt(np.mean([s[0] ** 2 for s in scalars]))) if scalars and scalars[0] else None
-        if self.state.look(dev, c_rms) and self._copies:
-            self.best_weights = weights(self.session.model.module, "cpu")
+        best = self.state.look(dev, c_rms)
+        if best and self._copies and (self.config.role == "test" or self.task.generates):
+            self.best_weights = None  # before the next copy, not beside it
+            self.best_weights = weights(self.session.model.module, self._place_for_a_copy())
+
+    def _place_for_a_copy(self) -> torch.device:
+        """The device, where the copy takes no more than a quarter of what is free there; else main memory."""
+        device = self.session.model.device
+        if device.type == "cuda":
+            size = sum(p.nbytes for _, p in trained(self.session.model.module))
+            if 4 * size < torch.cuda.mem_get_info(device)[0]:
+                return device
+        return torch.device("cpu")
 
     @property
     def _copies(self) -> bool:
@@ -261,7 +275,7 @@ class Training:
             return False
         best = self.folder.load(BEST, torch.device("cpu"))
         progressed = Progressed(**saved["progressed"])
-        if self._copies and progressed.best_step > 0:
+        if self._copies and progressed.best_step > 0 and (self.config.role == "test" or self.task.generates):
             if best is None or best["step"] != progressed.best_step:
                 return False
             self.best_weights = best["weights"]

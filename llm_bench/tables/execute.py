@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -125,10 +124,22 @@ def execute(
     cells = [cell for cell in cells if cell.kind in bench.models]
     clock = _Clock(minutes)
     name = experiment(bench.preset.name)
-    tuning = [config for cell in cells for config in bench.tuning_runs(cell)]
-    _run_all(name, tuning, bench, store, clock, executor, progress)
-    tests: list[RunConfig] = []
+    # With time running out a column is finished before the next is begun; without, all tuning runs can go side by side.
+    columns: dict[Any, list[Cell]] = {}
+    for cell in cells:
+        columns.setdefault((cell.kind, cell.task) if minutes is not None else None, []).append(cell)
+    for column in columns.values():
+        tuning = [config for cell in column for config in bench.tuning_runs(cell)]
+        _run_all(name, tuning, bench, store, clock, executor, progress)
+        _run_all(name, _chosen(bench, column, store, say), bench, store, clock, executor, progress)
     found = {record.key: record for record in store.records(name)}
+    return sum(measured(bench, cell, found).left for cell in cells)
+
+
+def _chosen(bench: Bench, cells: Sequence[Cell], store: Store, say: Callable[[str], None]) -> list[RunConfig]:
+    """The test runs of the cells whose step size is known."""
+    found = {record.key: record for record in store.records(experiment(bench.preset.name))}
+    tests: list[RunConfig] = []
     for cell in cells:
         known = measured(bench, cell, found)
         if known.choice is None and bench.tuning_runs(cell):
@@ -137,9 +148,7 @@ def execute(
             say(f"{cell.method} {cell.tuning} on {cell.kind} {cell.task}: no step size of the grid ended well")
             continue
         tests += bench.test_runs(cell, known.choice.lr if known.choice else None)
-    _run_all(name, tests, bench, store, clock, executor, progress)
-    found = {record.key: record for record in store.records(name)}
-    return sum(measured(bench, cell, found).left for cell in cells)
+    return tests
 
 
 class _Clock:
@@ -165,7 +174,7 @@ def _run_all(
 ) -> None:
     call = partial(run, env=bench.env)
     # One model after another: loading takes longer than many runs.
-    order = sorted((c.to_dict() for c in configs), key=lambda c: (c["model"], c["dtype"], c["tuning"], c["task"]))
+    order = sorted((c.to_dict() for c in configs), key=lambda c: (c["model"], c["dtype"], c["tuning"]))
     if clock.end is None:
         facts = origin.provenance() if order else {}
         sweep(name, order, call, store, provenance=facts, progress=progress, executor=executor or InlineExecutor())
@@ -179,8 +188,3 @@ def _run_all(
         sweep(name, [config], call, store, provenance=facts, progress=False, executor=InlineExecutor())
         if known is None:
             clock.seconds.append(time.monotonic() - start)
-
-
-def median_or_none(values: Sequence[float]) -> float | None:
-    """The median; None of none."""
-    return statistics.median(values) if values else None
