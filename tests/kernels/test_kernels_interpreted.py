@@ -58,7 +58,7 @@ def test_perturbed_copies(dtype: torch.dtype, shapes: list[Any]) -> None:
         for radius, buffer in ((1e-3, plus), (-1e-3, minus)):
             got = buffer[offsets[i] : offsets[i] + theta.numel()].view(theta.shape)
             exact = theta.double() + radius * z.double()
-            # the result's rounding (bfloat16 is cut; float16 ends at 2^-24), the sum's, the product's and z's own 8 units
+            # rounding of the result (bfloat16 is cut, float16 ends at 2^-24), sum and product, and z's own 8 units
             unit = torch.finfo(dtype).eps * (1.0 if dtype == torch.bfloat16 else 0.5)
             bound = unit * exact.abs() + 2.0**-24 * (exact.abs() + 9e-3 * z.double().abs().clamp_min(1.0))
             bound = bound + 2.0**-25 * (dtype == torch.float16)
