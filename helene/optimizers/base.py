@@ -189,6 +189,8 @@ class Base(torch.optim.Optimizer):
                 state = {name: storage.read(self.state[p], name, span, wide) for name in self._STATE}
                 new, updates = self._update(group, old, g, state, self._estimate(index, span, g))
                 self._write_state(index, span, updates)
+                if group["lr"] == 0:
+                    continue  # x - 0 would turn a negative zero positive
                 if p.dtype == wide:
                     theta[span] = new
                 elif group["rounding"] == "stochastic":

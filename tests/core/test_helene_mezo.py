@@ -222,6 +222,8 @@ def test_state_dict_and_pickle_continue_bit_for_bit(make, dtype):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_no_bit_moves_at_learning_rate_zero(dtype):
     model, loss, _, _ = problem(dtype)
+    with torch.no_grad():
+        model[0].weight[0] = -0.0
     before = copy.deepcopy(model.state_dict())
     for optimizer in (
         helene.MeZO(model.named_parameters(), 0.0, model=model),
@@ -230,6 +232,7 @@ def test_no_bit_moves_at_learning_rate_zero(dtype):
         for _ in range(50):
             optimizer.step(loss)
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    assert model[0].weight[0].signbit().all()
 
 
 @pytest.mark.parametrize("fail_at", [0, 1, 2])
