@@ -1,6 +1,6 @@
 r"""Predicted counts of the two controls, cell by cell, on the very grid that is measured.
 
-Three theories, the sharpest that the family allows. On quadratics with equal layers and few eigenvalues the exact chain
+Theories, the sharpest that the family allows. On quadratics with equal layers and few eigenvalues the exact chain
 of `synthetic.predict`; on other separable losses the mean field of `synthetic.density`, with the factor by which the
 chain's median differs from its mean on isotropic layers of the same number and width; for all else the second moments
 M = E[x xᵀ] of the quadratic model at the minimizer, which obey a linear recursion:
@@ -22,6 +22,7 @@ import torch
 
 from synthetic import predict
 from synthetic.density import Group, mean_field_steps
+from synthetic.design import seeds
 from synthetic.problems import Problem, build
 from synthetic.problems.profiles import PROFILES
 from synthetic.problems.separable import Separable
@@ -67,6 +68,16 @@ def predict_cell(config: dict[str, Any]) -> dict[str, Any]:
         sizes = np.array([[part.stop - part.start] for part in parts], float)
         counts = predict.chain_counts(lam, sizes, squares, True, target, 48)
         return {"status": "reached", "steps": float(np.median(counts)), "theory": "exact chain"}
+    if spec["kind"] == "coupled":  # its runs scatter widely, so that the mean says little of the median
+        # The starts are those that are measured from, for they matter more than the directions; twice each.
+        start, chosen = config["start"], seeds(problem.layers.d)["test"] * 2
+        runs = starts(problem, start["kind"], start["size"], chosen).numpy()
+        scale = scale_of(problem, x0[0], target)
+        anchor = scale.layer_trace if per_layer else scale.trace
+        parts = problem.layers.slices()
+        hessian = problem.hessian(torch.zeros(problem.layers.d, dtype=torch.float64)).numpy()
+        counts = predict.matrix_counts(hessian, runs, parts, per_layer, anchor, target)
+        return {"status": "reached", "steps": float(np.median(counts)), "theory": "direct draws"}
     steps = second_moment_steps(problem, x0.numpy(), per_layer, target)
     return {"status": "reached", "steps": steps, "theory": "quadratic model"}
 
@@ -170,9 +181,11 @@ def _mean_count(model: _Model, eta: float, target: float, limit: float) -> float
     moments, t = model.start, 0
     start = gap = model.gap(moments)
     while gap > target * start:
-        if t >= min(limit, 10**6) or gap > 1e3 * start:
+        if t >= min(limit, 10**6) or not 0.0 < gap <= 1e3 * start:
             return math.inf
         moments = model.move(moments, eta)
         before, gap = gap, model.gap(moments)
         t += 1
+    if gap <= 0.0:
+        return math.inf
     return t - math.log(target * start / gap) / math.log(before / gap)  # the decay inside a step is exponential

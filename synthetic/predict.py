@@ -101,3 +101,53 @@ def chain_counts(
             counts[hit] = t
             end = min(end, np.ceil(race * np.median(counts, axis=0).min()))
     return counts[:, np.median(counts, axis=0).argmin()]
+
+
+def matrix_counts(
+    hessian: Array,
+    x0: Array,
+    layers: Sequence[slice],
+    per_layer: bool,
+    anchor: float,
+    target: float,
+    seed: int = 0,
+    step_sizes: Sequence[float] = STEP_SIZES,
+    race: float = 1.5,
+) -> Array:
+    r"""Counts on a quadratic whose layers interact: x ← x − η z (zᵀHx) drawn directly, for want of a smaller chain.
+
+    Args:
+        hessian: H, shape (d, d).
+        x0: One start per run, shape (runs, d).
+        layers: Where each layer lies.
+        per_layer: One direction per layer instead of one for all.
+        anchor: The step size is q over this.
+        target: Relative gap.
+        seed: Of this module's own generator.
+        step_sizes: q.
+        race: As in `quadratic_counts`.
+
+    Returns:
+        As `quadratic_counts`.
+    """
+    rng = np.random.default_rng([seed, *x0.shape, per_layer])
+    eta = (np.asarray(step_sizes) / anchor)[:, None]
+    x = np.repeat(x0[:, None, :], len(step_sizes), axis=1)
+    goal = target * np.einsum("ri,ij,rj->r", x0, hessian, x0)[:, None]
+    counts = np.full(x.shape[:2], np.inf)
+    starts, sizes = [part.start for part in layers], [part.stop - part.start for part in layers]
+    t, end = 0, np.inf
+    while t < end and np.isinf(counts).any():
+        z = rng.standard_normal((len(x0), 1, x0.shape[1]))
+        slope = x @ hessian * z
+        if per_layer:
+            c = np.repeat(np.add.reduceat(slope, starts, axis=-1), sizes, axis=-1)
+        else:
+            c = slope.sum(-1, keepdims=True)
+        x = np.clip(x - eta * c * z, -1e30, 1e30)
+        t += 1
+        hit = ((x @ hessian * x).sum(-1) <= goal) & np.isinf(counts)
+        if hit.any():
+            counts[hit] = t
+            end = min(end, np.ceil(race * np.median(counts, axis=0).min()))
+    return counts[:, np.median(counts, axis=0).argmin()]

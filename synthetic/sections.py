@@ -27,6 +27,7 @@ _SHOWN = ("q", "floor_ratio", "lr", "radius")
 _THEORIES = {
     "exact chain": "exact in law: a Markov chain of one number per eigenvalue (and layer)",
     "mean field": "the density of a coordinate among many, with the finite-size factor of isotropic quadratics",
+    "direct draws": "x ← x − η z (zᵀHx) drawn by other code with other random numbers, for want of a smaller chain",
     "closed form": "at best the mean loss falls by 1 − 1/(d + 2) a step, d that of one layer with a direction each",
     "quadratic model": "second moments of the quadratic model at the minimizer",
 }
