@@ -10,12 +10,15 @@ Carried, in any number of calls (a call takes away what it finds)::
     causal-tokenizer/             its tokenizer.json (or .json.gz), tokenizer_config.json, known_text.json
     encoder/                      the masked model's encoder folder, or
     masked.0, masked.1, ...       raw parts of a tar file of that folder
+    site/                         Python packages that the machine lacks, such as gguf
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import shutil
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -39,6 +42,9 @@ def main(argv: list[str] | None = None) -> int:
     keep.mkdir(parents=True, exist_ok=True)
     if arguments.carried is not None:
         take(arguments.carried, keep)
+    if (keep / "site").is_dir():
+        sys.path.append(str(keep / "site"))
+        importlib.invalidate_caches()
     models = _models(arguments, keep)
     if not models:
         print(f"carried so far: {', '.join(sorted(p.name for p in keep.iterdir()))}; more must come before runs begin")
@@ -114,12 +120,15 @@ def _causal(arguments: argparse.Namespace, keep: Path) -> Path | None:
     folder = keep / "causal"
     if (folder / "config.json").is_file():
         return folder
-    parts = [keep / f"gguf.{i}" for i in range(arguments.parts)]
-    if not all(part.is_file() for part in parts) or not (keep / "causal-tokenizer").is_dir():
+    whole, parts = keep / "causal.gguf", [keep / f"gguf.{i}" for i in range(arguments.parts)]
+    if not (keep / "causal-tokenizer").is_dir():
         return None
-    whole = gguf.join(parts, keep / "causal.gguf", arguments.sha256)
+    if not whole.is_file():  # it may be there from a call that ended while converting
+        if not all(part.is_file() for part in parts):
+            return None
+        gguf.join(parts, whole, arguments.sha256)
     for part in parts:
-        part.unlink()
+        part.unlink(missing_ok=True)
     print("converting the causal model")
     return gguf.convert(whole, folder, keep / "causal-tokenizer")
 
