@@ -156,6 +156,16 @@ def standard_rows():
     return analysed(STANDARD, {**CONTROL_LAWS, "theorem": follows_max_d})
 
 
+@pytest.mark.parametrize("axis", ["n", "w"])
+def test_a_grid_of_one_width_or_one_depth_determines_nothing(axis):
+    """Both exponents move together there: no fit, a reason, and no verdict but for the instrument's."""
+    kept = [c for c in QUICK.cells if c.config["problem"]["layers"][0][axis == "w"] == 8]
+    rows = analysed(Design("one", "one", tuple(kept)), CONTROL_LAWS)
+    assert helene(rows).main.law is None
+    assert "vary each of them apart" in helene(rows).main.reason
+    assert {a.verdict for a in rows} == {"broken_instrument"}
+
+
 def test_borrowed_starts_are_shown_as_such(standard_rows):
     rows = standard_rows
     quadratic = {(a.series.start, a.series.method, a.series.variant): a for a in rows if a.series.family == "quadratic"}
