@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help report test unit ledger bench bench-history
+.PHONY: help report test ledger bench bench-history
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -25,13 +25,16 @@ test: $(STAMP) ## everything: lint, types, unit tests, the ledger of claims, the
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@$(MAKE) --no-print-directory --output-sync=target -j2 unit ledger
+	@$(MAKE) --no-print-directory --output-sync=target -j2 $(SUITES:%=pytest/%)
 
-unit: $(STAMP) ## tests/ alone, in one thread
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests
+# A process each, two at a time, the longest first.
+SUITES := tests/optimizers tests/llm tests/synthetic theory tests/lab tests/theory tests/kernels tests/core \
+	$(filter-out %/optimizers %/llm %/synthetic %/lab %/theory %/kernels %/core %/__pycache__, $(wildcard tests/*))
 
-ledger: $(STAMP) ## theory/ alone: the verdict on every claim
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q theory
+pytest/%: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q $*
+
+ledger: pytest/theory ## theory/ alone: the verdict on every claim
 
 bench: $(STAMP) ## every benchmark once, deterministic counts against the committed ones
 	@test -f $$HOME/.asv-machine.json || $(BIN)/asv machine --yes
