@@ -129,10 +129,10 @@ def test_a_larger_radius_would_be_wrong(name):
 
 def test_radius_of_log_cosh_by_interval_arithmetic():
     """|d/du log sech² u| = 2 |tanh u| <= 2 on boxes that cover the line: moving by (ln 2)/2 costs a factor 2."""
-    ctx.prec = 80
-    for k in range(-80, 80):
-        box = arb(k / 2 + 0.25, 0.25)
-        assert (2 * box.tanh()).abs_upper() <= 2 * (1 + 1e-15)
+    with ctx.workprec(80):
+        for k in range(-80, 80):
+            box = arb(k / 2 + 0.25, 0.25)
+            assert (2 * box.tanh()).abs_upper() <= 2 * (1 + 1e-15)
     assert abs(2 * PROFILES["log_cosh"].radius - math.log(2)) <= 1e-16
 
 
