@@ -35,17 +35,17 @@ class OptimizerStep(Lookup):
 
 
 class State(Lookup):
-    """Bytes of optimizer state for each parameter, after three steps."""
+    """Bytes of optimizer state for each float32 parameter, after three steps."""
 
-    params = (METHODS, ["float32", "bfloat16"])
-    param_names = ("method", "dtype")
+    params = (METHODS, ["float32", "bfloat16", "8bit"])
+    param_names = ("method", "state_dtype")
     unit = "bytes"
 
     def setup_cache(self) -> dict:
         return {(m, d): state_bytes(m, d) for m in present() for d in self.params[1]}
 
-    def track_state_bytes_of_a_parameter(self, cache: dict, method: str, dtype: str) -> int:
-        return cache[method, dtype]
+    def track_state_bytes_of_a_parameter(self, cache: dict, method: str, state_dtype: str) -> float:
+        return cache[method, state_dtype]
 
 
 def count(method: str) -> dict[str, int]:
@@ -79,17 +79,17 @@ def count(method: str) -> dict[str, int]:
     return {"losses": loss.calls, "random": round(sum(drawn) / SIZE), "passes": round(touched.elements / SIZE)}
 
 
-def state_bytes(method: str, dtype: str) -> int:
+def state_bytes(method: str, state_dtype: str) -> float:
     """Bytes of state tensors for each parameter."""
     import torch
     from torch.utils._pytree import tree_leaves
 
-    p = parameter(SIZE, dtype)
-    loss, optimizer = CountedLoss(p), make(method, [p], rounding="stochastic")
+    p = parameter(SIZE)
+    loss, optimizer = CountedLoss(p), make(method, [p], state_dtype=state_dtype)
     for _ in range(3):
         optimizer.step(loss)
     leaves = tree_leaves(dict(optimizer.state[p]))
-    return round(sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()) / SIZE)
+    return round(sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()) / SIZE, 4)
 
 
 def touches(p):
