@@ -29,7 +29,7 @@ def suites() -> Iterator[type]:
     for module in sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])):
         if module not in ("run", "common"):
             found = importlib.import_module(f"{__package__}.{module}")
-            yield from (v for v in vars(found).values() if isinstance(v, type) and v.__module__ == found.__name__)
+            yield from [v for v in list(vars(found).values()) if isinstance(v, type) and v.__module__ == found.__name__]
 
 
 def measurements(suite: type) -> Iterator[tuple[str, object]]:
@@ -93,8 +93,10 @@ def main() -> int:
         from helene.lab.provenance import provenance
 
         facts = provenance("python -m benchmarks.run --jsonl")
-        rows = ({"benchmark": n, "value": v, "provenance": facts} for s in suites() for n, v in measurements(s))
-        options.jsonl.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        with options.jsonl.open("w") as file:
+            for name, value in (row for suite in suites() for row in measurements(suite)):
+                file.write(json.dumps({"benchmark": name, "value": value, "provenance": facts}) + "\n")
+                file.flush()
         return 0
     found = deterministic()
     if options.accept:

@@ -22,7 +22,7 @@ class Step:
         torch.set_num_threads(1)
         self.p = parameter(size, dtype)
         self.loss = CountedLoss(self.p)
-        self.optimizer = make(method, [self.p])
+        self.optimizer = make(method, [self.p], rounding="stochastic")
         self.optimizer.step(self.loss)
 
     def time_5_steps(self, method: str, size: int, dtype: str) -> None:
