@@ -71,7 +71,7 @@ def predicted_steps(problem: Problem, method: Method, trial: Trial, scale: Scale
     settings = method.settings(trial, scale, problem)
     if "rho" not in settings:
         return 2.0 * scale.smoothness * rate * logs + 10.0
-    rho = torch.as_tensor(settings["rho"])
+    rho = torch.as_tensor(settings["rho"]).expand(problem.layers.d)
     if problem.separable:
         far = (problem.features(x0).abs() / rho).max().item()
     else:
