@@ -180,7 +180,7 @@ def _bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = ()) -
 def _executor(arguments: argparse.Namespace) -> Any:
     if arguments.scheduler is None:
         return None
-    from llm_bench.dask_executor import DaskExecutor
+    from helene.lab.dask_executor import DaskExecutor
 
     return DaskExecutor(arguments.scheduler, {"GPU": 1} if _device_kind(arguments) == "cuda" else {})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -48,12 +49,16 @@ def add_commands(subparsers: Any) -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports (default: reports)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes (default: all cores)")
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="of a Dask cluster, whose workers take the place of --jobs"
+    )
     parser.set_defaults(func=scaling)
     add_figure_commands(parser.add_subparsers(title="parts with a page of their own", metavar="PART"))
 
 
 def scaling(arguments: argparse.Namespace) -> int:
     """Run what is missing, then write the report; the exit code is in the help."""
+    from helene.lab.dask_executor import DaskExecutor
     from helene.lab.progress import readable_seconds
     from helene.lab.provenance import provenance
     from helene.lab.report_files import write_text
@@ -70,17 +75,28 @@ def scaling(arguments: argparse.Namespace) -> int:
     write_text(folder / ".writable", "")  # an unwritable folder must be known before the work, not after it
     (folder / ".writable").unlink()
     facts = provenance(command.split())
-    with Store(folder / "records.sqlite") as store:
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(Store(folder / "records.sqlite"))
+        executor, places, where = None, arguments.jobs, f"{arguments.jobs} idle cores"
+        if arguments.scheduler is not None:
+            executor = stack.enter_context(DaskExecutor(arguments.scheduler))
+            places = executor.slots()
+            where = f"the {places} places of that cluster" if places else "each place, once the first worker has joined"
         missing = _missing(design, store)
-        seconds = sum(cost(config) for config in missing) / arguments.jobs + _SECONDS_TO_START
-        said = (
-            f"{len(design.configs) - len(missing)} of {len(design.configs)} cells are there already; "
-            if missing
-            else ""
+        seconds = sum(cost(config) for config in missing) / max(places, 1) + _SECONDS_TO_START
+        said = f"{len(design.configs) - len(missing)} of {len(design.configs)} cells are there already; "
+        about = f"{said}about {readable_seconds(seconds)} on {where}" if missing else "nothing to run"
+        print(f"{design.title}\n{about}; results go to {folder}", file=sys.stderr)
+        records = sweep(
+            "scaling",
+            design.configs,
+            run,
+            store,
+            jobs=arguments.jobs,
+            provenance=facts,
+            cost=cost,
+            executor=executor,
         )
-        about = f"about {readable_seconds(seconds)} on {arguments.jobs} idle cores" if missing else "nothing to run"
-        print(f"{design.title}\n{said}{about}; results go to {folder}", file=sys.stderr)
-        records = sweep("scaling", design.configs, run, store, jobs=arguments.jobs, provenance=facts, cost=cost)
     from synthetic.report import write_report
 
     answer, sound = write_report(arguments.out, design, records, command, facts)

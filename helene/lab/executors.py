@@ -1,6 +1,6 @@
 """Where the cells of a sweep run: this process, or worker processes that may die without taking others along.
 
-The seam for more: anything with :class:`Executor`'s one method can carry a sweep (a Dask cluster, for one).
+The seam for more: anything with :class:`Executor`'s one method can carry a sweep (`helene.lab.dask_executor`, for one).
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ class Outcome:
         result: What ``run`` returned, or None when it raised or its process died.
         message: Why, when there is no result.
         seconds: Wall-clock of the call.
+        provenance: Where it ran, if that is not here: it replaces what the sweep says of its own process.
     """
 
     index: int
     result: Mapping[str, Any] | None
     message: str | None
     seconds: float
+    provenance: Mapping[str, Any] | None = None
 
 
 class Executor(Protocol):

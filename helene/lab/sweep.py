@@ -82,4 +82,4 @@ def _record(experiment: str, config: dict[str, Any], outcome: Outcome, provenanc
         except ValueError as err:
             result["message"] = f"ValueError: {err}"
     result.setdefault("run_seconds", outcome.seconds)
-    return Record.of(experiment, config, result, provenance)
+    return Record.of(experiment, config, result, {**provenance, **(outcome.provenance or {})})

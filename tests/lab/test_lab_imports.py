@@ -8,6 +8,7 @@ import sys
 import pytest
 
 RECORDING = ["canonical", "lock", "records", "store", "provenance", "executors", "progress", "sweep"]
+CLUSTER = ["dask_executor", "slurm"]
 FITTING = ["cells", "laws", "fits"]
 DRAWING = ["drawing", "scaling_figure", "figures", "pages", "report_files"]
 DRAWERS = ["matplotlib", "PIL", "jinja2", "markupsafe"]
@@ -17,11 +18,12 @@ DRAWERS = ["matplotlib", "PIL", "jinja2", "markupsafe"]
     ("modules", "blocked"),
     [
         (RECORDING, ["torch", "scipy", "rich", *DRAWERS]),
+        (CLUSTER, ["torch", "scipy", "rich", "dask", "distributed", *DRAWERS]),
         (FITTING, ["torch", *DRAWERS]),
         (DRAWING, ["torch", "rich"]),
         (["transformer"], ["scipy", "rich", *DRAWERS]),
     ],
-    ids=["recording", "fitting", "drawing", "transformer"],
+    ids=["recording", "cluster", "fitting", "drawing", "transformer"],
 )
 def test_imports_with_the_forbidden_names_blocked(modules, blocked):
     code = f"import sys\nfor name in {blocked}: sys.modules[name] = None\n"

@@ -10,7 +10,6 @@ import pytest
 from helene import cli as helene_cli
 from helene.lab.store import Record, Store
 from llm_bench import cli, demo
-from llm_bench.dask_executor import DaskExecutor
 from llm_bench.estimate import Shape, estimate, step_bytes
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.tables import draw, page, plan
@@ -208,47 +207,6 @@ def test_estimates_take_measured_speed_where_there_is_one():
     assert told.seconds == pytest.approx(6 * 2000 * 0.02)
     helene = plan.tuning_runs(SMALL, dataclasses.replace(MEZO, method="helene"), "m", "cuda")[0]
     assert step_bytes(helene, shape) - step_bytes(runs[0], shape) == 2 * 4 * 10**9
-
-
-class FakeFuture:
-    def __init__(self, value):
-        self.value = value
-
-    def done(self):
-        return True
-
-    def result(self):
-        if isinstance(self.value, Exception):
-            raise self.value
-        return self.value
-
-
-class FakeClient:
-    def __init__(self):
-        self.asked = []
-
-    def submit(self, call, run, index, config, resources, pure):
-        self.asked.append((resources, pure))
-        return FakeFuture(RuntimeError("worker died") if config.get("die") else call(run, index, config))
-
-    def cancel(self, futures):
-        self.cancelled = len(futures)
-
-
-def _double(config):
-    return {"x": 2 * config["x"]}
-
-
-def test_a_dask_cluster_carries_cells_with_their_resources():
-    client = FakeClient()
-    executor = DaskExecutor("tcp://x", {"GPU": 1}, client)
-    found = {o.index: o for o in executor.outcomes(_double, [{"x": 1}, {"x": 2, "die": True}, {"x": 3}])}
-    assert found[0].result == {"x": 2}
-    assert found[2].result == {"x": 6}
-    assert found[1].result is None
-    assert "worker died" in found[1].message
-    assert client.asked == [({"GPU": 1}, False)] * 3
-    assert client.cancelled == 3
 
 
 # Everything, once, in small
