@@ -5,6 +5,9 @@ Nothing here imports torch when it is imported: a process that only looks up a c
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
+OURS = ("helene", "synthetic", "theory", "llm_bench")
 REQUIRED = {
     "Helene": {"anneal_horizon": 1000, "batch_size": 16},
     "ZOSophia": {"batch_size": 16},
@@ -34,17 +37,34 @@ METHODS = [
 ]
 
 
-def present(methods=METHODS):
-    """Those of the methods that this commit has."""
-    import helene
+@contextmanager
+def subject():
+    """Around imports: what a commit lacks is skipped, a dependency that the environment lacks is an error."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in OURS:
+            raise
+        raise NotImplementedError(f"this commit has no such subject: {error}") from None
 
-    return [method for method in methods if hasattr(helene, method)]
+
+def values(measure, keys) -> dict:
+    """What was measured for each key, or the exception that says why there is nothing."""
+    found = {}
+    for key in keys:
+        try:
+            found[key] = measure(*key)
+        except Exception as error:
+            # Of these two types, which can be handed to another process.
+            known = type(error) in (NotImplementedError, RuntimeError)
+            found[key] = error if known else RuntimeError(f"{type(error).__name__}: {error}")
+    return found
 
 
 def make(method: str, params, lr: float = 1e-6, **changes):
     """An optimizer by its public name; a commit that lacks it skips the benchmark."""
-    import helene
-
+    with subject():
+        import helene
     if not hasattr(helene, method):
         raise NotImplementedError(f"this commit has no {method}")
     return getattr(helene, method)(params, lr, **{**REQUIRED.get(method, {}), **changes})
@@ -69,12 +89,20 @@ class CountedLoss:
         return self.p[:1024].float().square().mean()
 
 
-class Lookup:
-    """Base of deterministic benchmarks: all values are made in one process, `setup_cache`, and looked up by key."""
+class Cached:
+    """Base of benchmarks whose values are all made in one process, `setup_cache`, and then looked up by key.
+
+    A value that is an exception says why there is none: `NotImplementedError` skips, any other fails.
+    """
 
     version = "1"
     timeout = 600
 
     def setup(self, cache, *key) -> None:
-        if key not in cache:
-            raise NotImplementedError(f"this commit has no {key}")
+        value = cache.get(key, NotImplementedError(f"this commit has no {key}"))
+        if isinstance(value, Exception):
+            raise value
+
+
+class Lookup(Cached):
+    """Base of the deterministic benchmarks: the same numbers on every machine, so they are gated."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .common import METHODS, CountedLoss, Lookup, make, parameter, present
+import itertools
+
+from .common import METHODS, CountedLoss, Lookup, make, parameter, subject, values
 
 STEPS = 20
 SIZE = 1 << 14
@@ -15,7 +17,7 @@ class OptimizerStep(Lookup):
     param_names = ("method",)
 
     def setup_cache(self) -> dict:
-        return {(method,): count(method) for method in present()}
+        return values(count, itertools.product(*self.params))
 
     def track_losses_of_20_steps(self, cache: dict, method: str) -> int:
         """How often the closure was asked; a backward is not counted."""
@@ -42,7 +44,7 @@ class State(Lookup):
     unit = "bytes"
 
     def setup_cache(self) -> dict:
-        return {(m, d): state_bytes(m, d) for m in present() for d in self.params[1]}
+        return values(state_bytes, itertools.product(*self.params))
 
     def track_state_bytes_of_a_parameter(self, cache: dict, method: str, state_dtype: str) -> float:
         return cache[method, state_dtype]
@@ -50,8 +52,8 @@ class State(Lookup):
 
 def count(method: str) -> dict[str, int]:
     """Losses, random numbers and parameter passes of 20 steps of a method."""
-    from helene import noise
-
+    with subject():
+        from helene import noise
     p = parameter(SIZE)
     loss, optimizer = CountedLoss(p), make(method, [p])
     optimizer.step(loss)  # the first step checks what the loss reads

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from .common import Lookup
+from .common import Lookup, subject, values
 
 GRID = [(1, 8), (1, 32), (4, 8), (4, 32)]
 TUNED = ["mezo", "per_layer", "helene"]
@@ -15,8 +15,8 @@ TUNED = ["mezo", "per_layer", "helene"]
 
 class _Cells(Lookup):
     def setup_cache(self) -> dict:
-        steps = {(m, f"{n}x{w}"): median_steps(m, n, w) for m in TUNED for n, w in GRID}
-        return {**steps, **{(m,): exponents([steps[m, f"{n}x{w}"] for n, w in GRID]) for m in TUNED}}
+        steps = values(median_steps, ((m, f"{n}x{w}") for m in TUNED for n, w in GRID))
+        return steps | values(lambda m: exponents([steps[m, f"{n}x{w}"] for n, w in GRID]), ((m,) for m in TUNED))
 
 
 class StepsToTarget(_Cells):
@@ -44,14 +44,15 @@ class Exponents(_Cells):
         return cache[(method,)][1]
 
 
-def median_steps(method: str, n: int, w: int) -> float:
+def median_steps(method: str, layers: str) -> float:
     """Median over the test seeds, at the step size that was best on others."""
     import numpy as np
 
-    from helene.noise import NOISE_VERSION
-    from synthetic.design import load
-    from synthetic.run import run_cell
-
+    with subject():
+        from helene.noise import NOISE_VERSION
+        from synthetic.design import load
+        from synthetic.run import run_cell
+    n, w = map(int, layers.split("x"))
     for cell in load("quick", NOISE_VERSION).cells:
         if cell.config["method"] == method and cell.config["problem"]["layers"] == [[n, w]]:
             return float(np.median(run_cell(cell.config)["test"]["steps"]))
@@ -59,9 +60,11 @@ def median_steps(method: str, n: int, w: int) -> float:
 
 
 def exponents(steps: list[float]) -> tuple[float, float]:
-    """Alpha and beta by least squares in logs."""
+    """Alpha and beta by least squares in logs; a cell without a number says why there is no fit."""
     import numpy as np
 
+    for missing in (value for value in steps if isinstance(value, Exception)):
+        raise missing
     rows = np.array([(math.log(w), math.log(n * w), 1.0) for n, w in GRID])
     alpha, beta, _ = np.linalg.lstsq(rows, np.log(steps), rcond=None)[0]
     return round(float(alpha), 4), round(float(beta), 4)

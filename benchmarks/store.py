@@ -1,9 +1,11 @@
-"""The store of records: writes, reads, and a page."""
+"""The store of records: writes and reads."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+
+from .common import subject
 
 NUM_RECORDS = 200
 
@@ -16,10 +18,8 @@ class Store:
     repeat = (2, 5, 2.0)
 
     def setup(self) -> None:
-        try:
+        with subject():
             from helene.lab.store import Record, Store, config_key
-        except ImportError as error:
-            raise NotImplementedError(str(error)) from None
         self.Store = Store
         self.folder = tempfile.TemporaryDirectory()
         self.records = []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 
 import pytest
 
-from benchmarks import run
+from benchmarks import common, gpu, run, step
 
 
 def test_counts_are_exact_and_step_counts_may_differ_by_one():
@@ -37,4 +38,84 @@ def test_the_check_names_the_count_and_the_way_out(monkeypatch, capsys, tmp_path
 
 def test_every_benchmark_class_is_found():
     names = {suite.__name__ for suite in run.suites()}
-    assert {"OptimizerStep", "State", "Step", "StepOverFloor", "StepsToTarget", "Exponents", "Against"} <= names
+    assert {"OptimizerStep", "State", "Step", "OverFloor", "StepsToTarget", "Exponents", "Against", "Peak"} <= names
+    assert {suite.__module__ for suite in run.suites(["gpu", "step"])} == {"benchmarks.gpu", "benchmarks.step"}
+
+
+def test_benchmarks_name_their_parameters_and_units():
+    for suite in run.suites():
+        assert len(getattr(suite, "params", ())) == len(getattr(suite, "param_names", ())), suite
+        for name in dir(suite):
+            if name.startswith("track_"):
+                assert getattr(getattr(suite, name), "unit", getattr(suite, "unit", None)), name
+                assert suite.version == "1", name
+
+
+def test_each_timed_step_has_its_multiple_of_the_floor():
+    assert step.OverFloor.params == step.Step.params
+    assert set(step.STATE_TRAFFIC) == set(step.TIMED)
+    assert gpu.Step.track_step_over_two_forwards.unit == "ratio"
+
+
+@pytest.mark.parametrize("method", step.TIMED)
+@pytest.mark.parametrize("dtype", step.DTYPES)
+def test_a_multiple_of_the_floor_is_measured_for_every_step(method, dtype):
+    assert step.step_over_floor(method, 1 << 12, dtype, repeats=1) > 0
+
+
+def test_what_a_commit_lacks_is_skipped_and_what_the_environment_lacks_is_not():
+    with pytest.raises(NotImplementedError, match=r"helene\.flying"), common.subject():
+        importlib.import_module("helene.flying")
+    with pytest.raises(NotImplementedError, match="Flying"), common.subject():
+        from helene import Flying  # noqa: F401
+    with pytest.raises(ModuleNotFoundError), common.subject():
+        importlib.import_module("a_package_that_is_not_there")
+
+
+class Mixed:
+    """One benchmark for each outcome."""
+
+    params = (["fine", "absent", "broken"],)
+    param_names = ("what",)
+
+    def setup_cache(self):
+        return common.values(self.value, ((what,) for what in self.params[0]))
+
+    def value(self, what):
+        if what == "fine":
+            return 1
+        raise NotImplementedError("not yet") if what == "absent" else ZeroDivisionError("by zero")
+
+    setup = common.Cached.setup
+
+    def track_value(self, cache, what):
+        return cache[(what,)]
+
+
+def test_skips_and_failures_are_rows_and_a_failure_is_an_exit_code(monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "suites", lambda only=(): [Mixed])
+    monkeypatch.setattr(sys, "argv", ["run", "--jsonl", str(tmp_path / "rows.jsonl"), "--commit", "abc"])
+    assert run.main() == 1
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["value"] for row in rows] == [1, "skipped: not yet", "failed: RuntimeError: ZeroDivisionError: by zero"]
+    assert all(row["provenance"]["commit"] for row in rows)
+
+
+def test_a_count_that_fails_is_a_difference():
+    assert run.differences({"a": "failed: x"}, {"a": 1}) == ["a: 1 -> failed: x"]
+
+
+def test_a_count_that_fails_is_not_accepted(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(run, "BASELINE", tmp_path / "baseline.json")
+    monkeypatch.setattr(run, "deterministic", lambda: {"a": "failed: x"})
+    monkeypatch.setattr(sys, "argv", ["run", "--accept"])
+    assert run.main() == 1
+    assert "a: failed: x" in capsys.readouterr().err
+    assert not (tmp_path / "baseline.json").exists()
+
+
+def test_an_unknown_module_is_refused(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["run", "--jsonl", str(tmp_path / "x"), "--only", "gpus"])
+    with pytest.raises(SystemExit):
+        run.main()
+    assert "gpus" in capsys.readouterr().err
