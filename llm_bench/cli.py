@@ -40,7 +40,9 @@ def add_commands(subparsers: Any) -> None:
 
     table = actions.add_parser("table", help="a table of the paper, measured")
     table.add_argument("which", choices=("1", "2", "3", "memory"))
-    _plan(table)
+    _plan(table, models=False)
+    table.add_argument("--shapes", help="memory: models with random weights, separated by commas (default: OPT's)")
+    table.add_argument("--batches", help="memory: such as 16x64,1x400, rows and tokens a row")
     _page(table)
     table.set_defaults(func=_table)
 
@@ -83,19 +85,19 @@ def add_commands(subparsers: Any) -> None:
     demo.set_defaults(func=_demo)
 
 
-def _where(parser: argparse.ArgumentParser, *, store: bool) -> None:
+def _where(parser: argparse.ArgumentParser, *, store: bool, models: bool = True) -> None:
     parser.add_argument(
-        "--model", action="append", required=True, metavar="[NAME=]DIR|ID", help="a folder or a name on the Hub"
+        "--model", action="append", required=models, metavar="[NAME=]DIR|ID", help="a folder or a name on the Hub"
     )
-    parser.add_argument("--data", type=Path, required=True, help="the data folder")
+    parser.add_argument("--data", type=Path, required=models, help="the data folder")
     parser.add_argument("--store", type=Path, required=store, help="file of records; made when missing")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 (default: cpu)")
     parser.add_argument("--work", type=Path, help="folder for runs under way (default: beside the store)")
 
 
-def _plan(parser: argparse.ArgumentParser) -> None:
+def _plan(parser: argparse.ArgumentParser, *, models: bool = True) -> None:
     parser.add_argument("--preset", default="small", help="smoke, small or paper (default: small)")
-    _where(parser, store=True)
+    _where(parser, store=True, models=models)
     parser.add_argument("--minutes", type=float, help="begin no run that would not end within this time")
     parser.add_argument("--methods", nargs="+", help="only these (default: the preset's)")
     parser.add_argument("--tasks", nargs="+", help="only these")
@@ -223,6 +225,8 @@ def _table(arguments: argparse.Namespace) -> int:
 
     if arguments.which == "memory":
         return _memory(arguments)
+    if not arguments.model or arguments.data is None:
+        raise ValueError(f"table {arguments.which} makes runs: give it --model and --data")
     bench, paper = _bench(arguments), TABLES[arguments.which]
     wanted = cells_of_table(bench.preset, paper)
     records = _execute(arguments, bench, wanted)
@@ -240,14 +244,30 @@ def _table(arguments: argparse.Namespace) -> int:
 
 
 def _memory(arguments: argparse.Namespace) -> int:
-    from helene.lab.provenance import provenance
+    from helene.lab.provenance import provenance, public_command
+    from helene.lab.store import Store
+    from llm_bench import memory_rows
     from llm_bench.tables import memory_page
-    from llm_bench.tables.plan import cells
+    from llm_bench.tables.execute import experiment
 
-    bench = _bench(arguments)
-    records = _execute(arguments, bench, cells(bench.preset))
-    command = _command(arguments, "table")
-    print(memory_page.write(arguments.out, bench, records, command, provenance(command)))
+    shapes = arguments.shapes.split(",") if arguments.shapes else list(memory_rows.SHAPES)
+    batches = arguments.batches.split(",") if arguments.batches else list(memory_rows.BATCHES)
+    with Store(arguments.store, read_only=arguments.draw_only) as store:
+        if not arguments.draw_only:
+            memory_rows.measure_all(
+                store,
+                memory_rows.ROWS,
+                shapes,
+                batches,
+                device=arguments.device,
+                minutes=arguments.minutes,
+                say=lambda text: print(text, file=sys.stderr),
+            )
+        records, runs = store.records(memory_rows.EXPERIMENT), store.records(experiment(arguments.preset))
+    words = ["helene", "llm", "table", "memory", "--device", arguments.device, "--shapes", ",".join(shapes)]
+    words += ["--batches", ",".join(batches), "--store", str(arguments.store.absolute())]
+    command = public_command(words)
+    print(memory_page.write(arguments.out, records, runs, command, provenance(command)))
     return 0
 
 

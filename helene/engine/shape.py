@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from helene.engine.control import Control
 from helene.engine.copies import Copies, Deferred
 from helene.engine.lanes import Worker
 from helene.engine.pair import Pair, Streams
-from helene.engine.plan import SMALL_BYTES, Call, Changed, Plan, make_plan, trace
+from helene.engine.plan import SMALL_BYTES, UNIT_BYTES, Call, Changed, Plan, make_plan, trace
 from helene.probe import Direction, Target
 
 _failed: list[torch.cuda.CUDAGraph] = []  # the allocator may still ask them which streams they were capturing
@@ -204,11 +204,7 @@ class Shape:
         targets, options = self.setting.targets, self.setting.plan_options
         if self._calls is None:
             self._calls = self._trace()
-        if sum(t.tensor.nbytes for t in targets) <= SMALL_BYTES and options["ring_bytes"] is None:
-            return make_plan(targets, [], set(range(len(targets))))
-        owned = {i for call in self._calls for i in call.owned}
-        resident = {i for i in range(len(targets)) if i not in owned} | self._resident
-        return make_plan(targets, self._calls, resident, **options)
+        return plan_of(targets, self._calls, self._resident, **options)
 
     def _trace(self) -> list[Call]:
         setting, before = self.setting, _random_states(self.setting.device)
@@ -229,6 +225,29 @@ class _Direct:
 
     def __init__(self, replay: Callable[[], None]) -> None:
         self.replay = replay
+
+
+def plan_of(
+    targets: Sequence[Target],
+    calls: Sequence[Call],
+    resident: set[int] | None = None,
+    unit_bytes: int = UNIT_BYTES,
+    ring_bytes: int | None = None,
+) -> Plan:
+    """The plan for an order of calls: few bytes are copied whole, and so are parameters that no call owns.
+
+    Args:
+        targets: The trained parameters.
+        calls: As `trace` found them.
+        resident: Parameters to copy whole in any case.
+        unit_bytes: See `make_plan`.
+        ring_bytes: See `make_plan`.
+    """
+    if sum(t.tensor.nbytes for t in targets) <= SMALL_BYTES and ring_bytes is None:
+        return make_plan(targets, [], set(range(len(targets))))
+    owned = {i for call in calls for i in call.owned}
+    whole = {i for i in range(len(targets)) if i not in owned} | (resident or set())
+    return make_plan(targets, calls, whole, unit_bytes, ring_bytes)
 
 
 def scalar(loss: Any) -> Tensor:

@@ -1,0 +1,352 @@
+"""Peak bytes of each way to tune a model, measured in fresh processes beside what `llm_bench.memory` predicts.
+
+``python -m llm_bench.memory_rows --out DIR`` measures every row that fits the GPU; ``helene llm table memory`` does
+the same and writes the page. Each row is kept as soon as it is there, and a second call goes on with the missing ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+EXPERIMENT = "memory"
+SHAPES = ("opt-1.3b", "opt-2.7b", "opt-6.7b", "opt-13b")
+BATCHES = ("16x64", "1x400", "16x256")
+STEPS = 4  # one without a graph, one captured, two replayed
+_SECONDS = 120.0  # that a row may take
+_AHEAD = 6  # processes that import while another measures
+_HELENE = {"anneal_horizon": 10_000, "batch_size": 16, "interval": 1}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to tune a model.
+
+    Attributes:
+        name: As on the page.
+        method: Name of a class of `helene.optimizers`, or empty for one forward.
+        tuning: ``full``, ``lora`` or ``prefix``.
+        dtype: Of the weights.
+        state_dtype: Of the optimizer's state.
+        checkpointing: Whether blocks are computed again in the backward.
+        printed: Its entry in `llm_bench.tables.memory_page.PRINTED`.
+    """
+
+    name: str
+    method: str = ""
+    tuning: str = "full"
+    dtype: str = "bfloat16"
+    state_dtype: str = "float32"
+    checkpointing: bool = False
+    printed: str = ""
+
+
+ROWS = (
+    Row("one forward (zero-shot)", printed="zero-shot"),
+    Row("MeZO", "MeZO", printed="mezo"),
+    Row("HELENE, 8-bit state", "Helene", state_dtype="8bit", printed="helene"),
+    Row("HELENE, bf16 state", "Helene", state_dtype="bfloat16", printed="helene"),
+    Row("HELENE, fp32 state", "Helene", printed="helene"),
+    Row("ZO-Adam, bf16 state", "ZOAdam", state_dtype="bfloat16"),
+    Row("LoRA, MeZO", "MeZO", "lora"),
+    Row("prefix, MeZO", "MeZO", "prefix"),
+    Row("prefix, FT Adam", "Adam", "prefix", printed="ft-prefix"),
+    Row("FT Adam, fp32 weights", "Adam", dtype="float32", printed="ft-full"),
+    Row("FT Adam, fp32 weights, checkpointing", "Adam", dtype="float32", checkpointing=True, printed="ft-full"),
+    Row("FT Adam, bf16 weights", "Adam", printed="ft-full"),
+    Row("FT Adam, bf16 weights, checkpointing", "Adam", checkpointing=True, printed="ft-full"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure the rows that a store lacks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of memory.sqlite and memory.jsonl")
+    parser.add_argument("--known", type=Path, help="records of earlier calls, JSONL")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--batches", default=",".join(BATCHES))
+    parser.add_argument("--rows", help="names, separated by semicolons (default: all)")
+    parser.add_argument("--minutes", type=float, help="begin no row after this time")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--commit", help="of the code, where there is no git to ask")
+    arguments = parser.parse_args(argv)
+    from helene.lab.store import Store
+
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    rows = [row for row in ROWS if arguments.rows is None or row.name in arguments.rows.split(";")]
+    with Store(arguments.out / "memory.sqlite") as store:
+        if arguments.known is not None and arguments.known.is_file():
+            store.merge(arguments.known)
+        left = measure_all(
+            store,
+            rows,
+            arguments.shapes.split(","),
+            arguments.batches.split(","),
+            device=arguments.device,
+            minutes=arguments.minutes,
+            export=arguments.out / "memory.jsonl",
+            commit=arguments.commit,
+        )
+    print(f"{left} rows left" if left else "all rows are there")
+    return 0
+
+
+def measure_all(
+    store: Any,
+    rows: Sequence[Row],
+    shapes: Sequence[str],
+    batches: Sequence[str],
+    *,
+    device: str = "cuda",
+    minutes: float | None = None,
+    export: Path | None = None,
+    commit: str | None = None,
+    say: Callable[[str], Any] = print,
+) -> int:
+    """Predict every row, and measure those that the card has room for and the store lacks.
+
+    Args:
+        store: Where records go.
+        rows: Ways to tune.
+        shapes: Models, see `llm_bench.rivals.shapes`.
+        batches: Such as ``16x64``: rows and tokens a row.
+        device: ``cuda``; on ``cpu`` rows are predicted only.
+        minutes: Begin no row after this time.
+        export: JSONL file to write after each row.
+        commit: Of the code, where there is no git to ask.
+        say: Told a line a row.
+
+    Returns:
+        How many rows are left.
+    """
+    from helene.lab.provenance import provenance
+    from helene.lab.store import Record
+
+    card, origin = _card(device), provenance()
+    origin["commit"] = origin["commit"] or commit
+    wanted = [
+        (config, row)
+        for batch in batches
+        for shape in shapes
+        for row in rows
+        if (config := _config(row, shape, batch, card))
+        and not _is_done(store.get(Record.of(EXPERIMENT, config, {}, origin).key, EXPERIMENT))
+    ]
+    end = time.monotonic() + 60 * minutes if minutes is not None else None
+    left = len(wanted)
+    with ThreadPoolExecutor(1) as ahead, _Children(min(_AHEAD, len(wanted)) if card else 0) as children:
+        predictions = [ahead.submit(predict_row, row, config["model"], config["batch"]) for config, row in wanted]
+        for (config, row), prediction in zip(wanted, predictions, strict=True):
+            if end is not None and time.monotonic() > end:
+                ahead.shutdown(cancel_futures=True)
+                break
+            predicted = prediction.result()
+            result: dict[str, Any] = {"predicted_bytes": predicted}
+            if card and predicted["total"] > card["bytes"]:
+                message = f"not tried: {predicted['total']} bytes predicted, the card has {card['bytes']}"
+                result |= {"status": "out_of_memory", "message": message, "peak_bytes": None}
+            elif card:
+                result |= children.run(row, config["model"], config["batch"])
+            else:
+                result |= {"status": "reached", "message": "predicted only", "peak_bytes": None}
+            store.put(Record.of(EXPERIMENT, config, result, origin))
+            if export is not None:
+                store.export_jsonl(export, EXPERIMENT)
+            left -= 1
+            peak = result["peak_bytes"]
+            off = f"{peak / predicted['total'] - 1:+.1%}" if peak else ""
+            measured = f"{peak / 1e9:.2f}" if peak else "–"
+            told = f"{measured:>8s} GB, predicted {predicted['total'] / 1e9:.2f} {off} {result['message']}"
+            say(f"{config['model']:9s} {config['batch']:6s} {row.name:38s} {told}")
+    return left
+
+
+def _is_done(record: Any) -> bool:
+    return record is not None and record.result["status"] != "error"
+
+
+def _config(row: Row, shape: str, batch: str, card: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {**asdict(row), "model": shape, "batch": batch, "device": card["name"] if card else "none", "steps": STEPS}
+
+
+def _card(device: str) -> dict[str, Any] | None:
+    import torch
+
+    if not device.startswith("cuda"):
+        return None
+    if not torch.cuda.is_available():
+        raise ValueError(f"device {device!r} was asked for, but torch sees no CUDA device; with cpu rows are predicted")
+    found = torch.cuda.get_device_properties(device)
+    return {"name": found.name, "bytes": found.total_memory}
+
+
+def predict_row(row: Row, shape: str, batch: str) -> dict[str, int]:
+    """Peak bytes of a row by what holds them, without a GPU."""
+    from llm_bench.memory import predict
+
+    module, tokens, factory = _set_up(row, shape, batch, "meta")
+    from llm_bench.rivals.shapes import language_loss
+
+    return predict(module, language_loss, tokens, factory).summary()
+
+
+def measure_row(row: Row, shape: str, batch: str) -> dict[str, Any]:
+    """Peak bytes that tensors take on the GPU in a few steps of a row, from a loaded model on; in a fresh process."""
+    import torch
+
+    from helene.engine import Engine
+    from helene.optimizers.first import FirstOrder
+    from llm_bench.rivals.shapes import language_loss
+
+    mode = ""
+    try:
+        module, tokens, factory = _set_up(row, shape, batch, "cuda")
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        if factory is None:
+            with torch.no_grad():
+                language_loss(module, tokens)
+        else:
+            optimizer = factory(_trained(module))
+            if isinstance(optimizer, FirstOrder):
+                for _ in range(STEPS):
+                    optimizer.step(lambda: language_loss(module, tokens))
+            else:
+                engine = Engine(module, optimizer, language_loss)
+                for _ in range(STEPS):
+                    engine.step(tokens)
+                engine.flush()
+                mode = engine.mode
+        torch.cuda.synchronize()
+        status, message = "reached", ""
+    except torch.OutOfMemoryError as err:
+        status, message = "out_of_memory", str(err).splitlines()[0][:200]
+    peak, held = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    fits = status == "reached"
+    return {
+        "status": status,
+        "message": message,
+        "peak_bytes": peak if fits else None,
+        "reserved_bytes": held if fits else None,
+        "mode": mode,
+    }
+
+
+def _set_up(row: Row, shape: str, batch: str, device: str) -> tuple[Any, Any, Any]:
+    """The module, a batch, and what makes the optimizer of given parameters (None for one forward)."""
+    from llm_bench.memory import fused_attention
+    from llm_bench.models import DTYPES, LanguageModel
+    from llm_bench.rivals.shapes import build, random_batch
+    from llm_bench.tuning import Tuning, prepare
+
+    module = build(shape, DTYPES[row.dtype], device)
+    if row.tuning != "full":
+        model = LanguageModel(module, None, "causal", shape, "none", (), (), 2048)
+        with fused_attention(device == "meta"):
+            prepare(model, Tuning(row.tuning))  # type: ignore[arg-type]
+    if row.checkpointing:
+        _checkpoint(module)
+    count, length = (int(number) for number in batch.split("x"))
+    if not row.method:
+        return module, random_batch(count, length, device), None
+
+    def factory(params: Any) -> Any:
+        from helene import optimizers
+
+        options: dict[str, Any] = {"lr": 1e-7, "state_dtype": row.state_dtype}
+        if row.method == "Helene":
+            options |= _HELENE
+        if row.method != "Adam":
+            options["model"] = module
+        return getattr(optimizers, row.method)(params, **options)
+
+    return module, random_batch(count, length, device), factory
+
+
+def _checkpoint(module: Any) -> None:
+    """Compute blocks again in the backward; that asks for training mode, so dropout is set to 0."""
+    for part in module.modules():
+        for name in ("dropout", "attention_dropout", "layerdrop"):
+            if isinstance(getattr(part, name, None), float):
+                setattr(part, name, 0.0)
+    module.train()
+    options = {"use_reentrant": False, "preserve_rng_state": False}
+    enable = getattr(module, "activation_checkpointing_enable", None) or module.gradient_checkpointing_enable
+    enable(options)
+
+
+def _trained(module: Any) -> list[tuple[str, Any]]:
+    return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+
+
+class _Children:
+    """Fresh processes, some of them started ahead: importing takes longer than measuring."""
+
+    def __init__(self, ahead: int) -> None:
+        self.ahead = ahead
+        self.waiting: deque[tuple[Any, Any]] = deque()
+
+    def __enter__(self) -> _Children:
+        for _ in range(self.ahead):
+            self._start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for process, connection in self.waiting:
+            connection.close()
+            process.terminate()
+
+    def run(self, row: Row, shape: str, batch: str) -> dict[str, Any]:
+        """The result of `measure_row` in a process that does nothing else."""
+        self._start()
+        process, connection = self.waiting.popleft()
+        error = {"status": "error", "peak_bytes": None, "reserved_bytes": None, "mode": ""}
+        try:
+            connection.send((row, shape, batch))
+            if not connection.poll(_SECONDS):
+                return {**error, "message": f"no answer within {_SECONDS:.0f} seconds"}
+            found: dict[str, Any] = connection.recv()
+            return found
+        except (EOFError, OSError):
+            process.join(5)
+            return {**error, "message": f"the process ended with code {process.exitcode}"}
+        finally:
+            process.join(5)
+            process.kill()
+
+    def _start(self) -> None:
+        import multiprocessing
+
+        context = multiprocessing.get_context("spawn")
+        mine, theirs = context.Pipe()
+        process = context.Process(target=_child, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        self.waiting.append((process, mine))
+
+
+def _child(connection: Any) -> None:
+    for name in ("llm_bench.memory", "llm_bench.rivals.shapes", "llm_bench.tuning", "helene.engine", "peft"):
+        __import__(name)
+    __import__("transformers.models.opt.modeling_opt")
+    try:
+        row, shape, batch = connection.recv()
+    except EOFError:
+        return
+    try:
+        connection.send(measure_row(row, shape, batch))
+    except Exception as err:
+        message = f"{type(err).__name__}: {err}"[:300]
+        connection.send({"status": "error", "message": message, "peak_bytes": None, "reserved_bytes": None, "mode": ""})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

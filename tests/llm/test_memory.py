@@ -1,0 +1,198 @@
+"""Predicted bytes against closed forms, the CPU allocator's own events, and peaks measured on a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from helene import Helene, MeZO
+from helene.optimizers.adam import Adam
+from llm_bench import memory, memory_rows
+from llm_bench.methods import METHODS
+from llm_bench.methods import build as build_optimizer
+from llm_bench.rivals.shapes import build, language_loss, random_batch
+from llm_bench.tables import memory_page
+
+RECORDS = Path(memory.__file__).parent / "records"
+
+
+def _mean(module: Any, batch: torch.Tensor) -> torch.Tensor:
+    return module(batch).float().pow(2).mean()
+
+
+def _net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.LayerNorm(512))
+
+
+def _cpu_peak(call: Any) -> int:
+    """Most bytes between allocations and frees of a call, from the profiler's events."""
+    with torch.profiler.profile(profile_memory=True) as recorded:
+        call()
+    live = peak = 0
+    for event in recorded.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            peak = max(peak, live)
+    return peak
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_counted_bytes_are_those_of_the_cpu_allocator(backward: bool) -> None:
+    """The same operations on real tensors; blocks of 512 bytes against 64, for some 30 tensors of 0.1 to 1 MB."""
+    module, batch = _net(), torch.randn(128, 256)
+
+    def run() -> None:
+        if backward:
+            torch.autograd.grad(_mean(module, batch), list(module.parameters()))
+        else:
+            with torch.no_grad():
+                _mean(module, batch)
+
+    run()
+    measured = _cpu_peak(run)
+    twin, there = _net().to("meta"), batch.to("meta")
+    targets = [memory.Target(p, i, "") for i, p in enumerate(twin.parameters())]
+    known = [*twin.parameters(), there]
+    if backward:
+        counted, gradients = memory._backward_peak(lambda: _mean(twin, there), known, targets)
+        assert gradients == sum(memory.blocks(p.nbytes) for p in twin.parameters())
+    else:
+        counted = memory._forward_peak(lambda: _mean(twin, there), known)
+    assert counted == pytest.approx(measured, rel=0.01)
+
+
+def test_terms_in_closed_form() -> None:
+    """One layer: x W of shape (rows, out), its float32 square, and a mean; state of two tensors in each dtype."""
+    module = nn.Linear(512, 1024, bias=False, dtype=torch.bfloat16, device="meta")
+    batch = torch.empty(64, 512, dtype=torch.bfloat16, device="meta")
+    forward = memory.predict(module, _mean, batch, None, workspace_bytes=7)
+    assert forward.weights == 2 * 512 * 1024 + 2 * 64 * 512
+    # float32 beside its square; the bfloat16 product is gone by then, and so is what was squared before the mean
+    assert forward.activations == (4 + 4) * 64 * 1024
+    assert forward.workspace == 7
+    for dtype, width in (("float32", 8), ("bfloat16", 4), ("8bit", 2)):
+        made = memory.predict(
+            module,
+            _mean,
+            batch,
+            lambda p, d=dtype: Helene(p, anneal_horizon=9, batch_size=1, state_dtype=d),
+        )
+        scales = 2 * 4 * 512 * 1024 // memory.precision.BLOCK if dtype == "8bit" else 0
+        assert made.state == width * 512 * 1024 + scales
+        assert made.scratch >= 2 * 2 * 512 * 1024  # both signs
+        assert made.total == sum(made.summary().values()) - made.total
+
+
+def test_every_method_can_be_predicted() -> None:
+    module, batch = build("opt-tiny", torch.float32, "meta"), random_batch(2, 8, "meta")
+    for name in METHODS:
+
+        def factory(params: Any, name: str = name) -> Any:
+            holder = nn.Module()
+            holder.weight = params[0]
+            return build_optimizer(name, holder, {"lr": 1e-3}, seed=0, batch_size=2, steps=9)
+
+        found = memory.predict(module, language_loss, batch, factory)
+        assert (found.gradients > 0) == (name in ("ft-adam", "fo-sgd", "fo-adamw", "fo-lion", "helene-backprop"))
+
+
+def test_checkpointing_is_seen_where_activations_weigh() -> None:
+    rows = [row for row in memory_rows.ROWS if row.name.startswith("FT Adam, bf16")]
+    plain, again = (memory_rows.predict_row(row, "opt-125m", "8x256") for row in rows)
+    assert [row.checkpointing for row in rows] == [False, True]
+    assert again["activations"] < 0.8 * plain["activations"]
+    assert again["weights"] == plain["weights"]
+
+
+def _measured() -> list[Any]:
+    found = []
+    for line in (RECORDS / "engine-h100.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record.get("config", {}).get("part") == "memory":
+            config = record["config"]
+            for name, peak in record["result"]["peak_bytes"].items():
+                found.append((config["model"], config["rows"], config["length"], name, peak))
+    return found
+
+
+@pytest.mark.parametrize(("model", "rows", "length", "name", "peak"), _measured())
+def test_predictions_are_within_five_percent_of_peaks_measured_on_an_h100(
+    model: str, rows: int, length: int, name: str, peak: int
+) -> None:
+    """The engine's committed records: one captured forward (two streams, so two workspaces), MeZO, HELENE."""
+    module, batch = build(model, torch.bfloat16, "meta"), random_batch(rows, length, "meta")
+    state = {"HELENE, bf16 state": "bfloat16", "HELENE, 8-bit state": "8bit"}.get(name)
+    factory: Any = None
+    if state is not None:
+        factory = lambda p: Helene(p, anneal_horizon=9, batch_size=16, state_dtype=state)  # noqa: E731
+    elif name == "MeZO":
+        factory = MeZO
+    found = memory.predict(module, language_loss, batch, factory).total
+    found += memory.WORKSPACE_BYTES if factory is None else 0
+    assert found == pytest.approx(peak, rel=0.05)
+
+
+def test_recorded_rows_are_predicted_within_five_percent() -> None:
+    """The table's committed records, where the card had room."""
+    path = RECORDS / "memory-h100.jsonl"
+    if not path.is_file():
+        pytest.skip("no rows have been recorded")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [line for line in lines if line.get("result", {}).get("peak_bytes")]
+    assert rows
+    for row in rows:
+        assert row["result"]["predicted_bytes"]["total"] == pytest.approx(row["result"]["peak_bytes"], rel=0.05), row
+
+
+def test_the_table_without_a_gpu_is_predicted_and_goes_on(tmp_path: Path) -> None:
+    from helene.lab.store import Store
+
+    said: list[str] = []
+    with Store(tmp_path / "m.sqlite") as store:
+        options: dict[str, Any] = {"device": "cpu", "export": tmp_path / "m.jsonl", "say": said.append}
+        rows = memory_rows.ROWS[:2]
+        assert memory_rows.measure_all(store, rows, ["opt-tiny"], ["2x8"], minutes=0.0, **options) == 2
+        assert memory_rows.measure_all(store, rows, ["opt-tiny"], ["2x8"], **options) == 0
+        assert memory_rows.measure_all(store, rows, ["opt-tiny"], ["2x8"], **options) == 0
+        records = store.records(memory_rows.EXPERIMENT)
+    assert len(said) == len(records) == 2
+    page = memory_page.write(tmp_path, records, [], "command", {}).read_text()
+    assert "No peak has been measured" in page
+    assert "opt-tiny" in page
+
+
+def test_a_row_that_cannot_fit_is_not_tried_and_an_error_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from helene.lab.store import Store
+
+    monkeypatch.setattr(memory_rows, "_card", lambda device: {"name": "small card", "bytes": 100_000_000})
+    monkeypatch.setattr(memory_rows, "_AHEAD", 0)
+    answers = [{"status": "error", "message": "broken", "peak_bytes": None, "reserved_bytes": None, "mode": ""}]
+    answers.append({"status": "reached", "message": "", "peak_bytes": 10**7, "reserved_bytes": 10**7, "mode": "graph"})
+    monkeypatch.setattr(memory_rows._Children, "run", lambda *_: answers.pop(0))
+    small, large = memory_rows.ROWS[0], memory_rows.ROWS[4]
+    with Store(tmp_path / "m.sqlite") as store:
+        for _ in range(3):
+            memory_rows.measure_all(store, [small], ["opt-tiny"], ["2x8"], say=lambda text: None)
+        memory_rows.measure_all(store, [large], ["opt-125m"], ["2x8"], say=lambda text: None)
+        records = store.records(memory_rows.EXPERIMENT)
+    assert not answers
+    statuses = {record.config["name"]: record.result["status"] for record in records}
+    assert statuses == {small.name: "reached", large.name: "out_of_memory"}
+    page = memory_page.write(tmp_path, records, [], "command", {}).read_text()
+    assert "1 do not fit the card" in page
+
+
+def test_the_update_of_a_gradient_method_is_counted() -> None:
+    """Adam on one float32 matrix below a chunk: at most one turn's values beside the next one's, all its size."""
+    module = nn.Linear(1000, 1000, bias=False, device="meta")
+    targets = [memory.Target(module.weight, 0, "weight")]
+    found = memory._update_peak(Adam([nn.Parameter(torch.zeros(1))]), targets)
+    assert 7 * 4_000_000 < found < 14 * 4_000_000
