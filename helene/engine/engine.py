@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -150,6 +151,10 @@ class Engine:
                 error comes with one of the next, and steps in between count.
             RuntimeError: If ranks differ or one has died.
         """
+        with on_device(self._setting.device):
+            return self._step(batch)
+
+    def _step(self, batch: Any) -> Tensor:
         step = self.optimizer._begin()
         self._raise_trouble()
         if self._stale():
@@ -385,6 +390,11 @@ class Engine:
             warnings.warn(message, stacklevel=4)
 
 
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Inside, streams and graphs are those of the device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def _default_loss(model: nn.Module, batch: Any) -> Any:
     return model(**batch).loss
 
@@ -403,7 +413,7 @@ def _plain_reason(model: nn.Module, optimizer: ZerothOrder) -> str:
         return f"the curvature source {hyper['curvature']!r} has a batch or a backward of its own"
     if _is_compiled(model):
         return "the model is compiled, so its modules' hooks do not run"
-    if len({target.tensor.device for target in optimizer._targets}) > 1:
+    if len({p.device for p in model.parameters()}) > 1:
         return "parameters are on several devices"
     return ""
 

@@ -72,7 +72,7 @@ def write_perturbed(out: Tensor, theta: Tensor, parameter: int, direction: Any, 
 def can_apply(optimizer: Any) -> bool:
     """Whether a step of the optimizer, as it is configured, is one kernel a dtype."""
     tensors = [target.tensor for target in optimizer._targets]
-    if not wanted(tensors[0].device) or len({t.device for t in tensors}) > 1:
+    if not all(wanted(t.device) for t in tensors):
         return False
     from helene.kernels import methods
 

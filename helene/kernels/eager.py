@@ -20,12 +20,14 @@ def write_perturbed(out: Tensor, theta: Tensor, parameter: int, direction: Any, 
 
 def apply(optimizer: Any, method: Method, step: int, slope: float) -> None:
     """theta and state ← one step along slope · z."""
-    device = optimizer._targets[0].tensor.device
-    control, values = _on_device(optimizer._direction(step), [0.0, slope, 1.0], device)
-    hypers = method.rows(optimizer, step).to(device)
+    direction, hypers = optimizer._direction(step), method.rows(optimizer, step)
     stochastic = optimizer.param_groups[0]["rounding"] == "stochastic"
+    there: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = {}
     for tiles in method.tables(optimizer):
-        launch.update(tiles, method.code, control, values, hypers, stochastic=stochastic)
+        device = tiles.base.device
+        if device not in there:
+            there[device] = (*_on_device(direction, [0.0, slope, 1.0], device), hypers.to(device))
+        launch.update(tiles, method.code, *there[device], stochastic=stochastic)
 
 
 def _on_device(direction: Any, values: list[float], device: torch.device) -> tuple[Tensor, Tensor]:

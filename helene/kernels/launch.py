@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import triton
@@ -17,6 +18,11 @@ from helene.kernels.tiles import MASK, NUM_FIELDS, TILE, Tiles
 ROUNDS = noise.ROUNDS
 FAST = os.environ.get("TRITON_INTERPRET") != "1"  # see helene.kernels.philox
 _BLOCKS = TILE // 4
+
+
+def _on(tensor: Tensor) -> AbstractContextManager[object]:
+    """Triton launches on the current device, whatever the tensors are on."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def control_words(seed: int, step: int, draw: int, *rest: int) -> list[int]:
@@ -44,7 +50,8 @@ def fill(
     out = torch.empty(4 * (last - first), dtype=torch.int32 if raw else torch.float32, device=device)
     if last > first:
         grid = (triton.cdiv(last - first, _BLOCKS),)
-        kernels.fill[grid](out, control, last - first, raw, rounds, fast, _BLOCKS, num_warps=kernels.NUM_WARPS)
+        with _on(out):
+            kernels.fill[grid](out, control, last - first, raw, rounds, fast, _BLOCKS, num_warps=kernels.NUM_WARPS)
     return out[start - 4 * first :][:count]
 
 
@@ -74,24 +81,25 @@ def perturb(
     sink = plus if plus is not None else minus
     if not tiles.num_tiles or sink is None:
         return
-    kernels.perturb[(tiles.num_tiles,)](
-        tiles.base,
-        sink if plus is None else plus,
-        sink if minus is None else minus,
-        tiles.rows,
-        tiles.owners,
-        control,
-        values,
-        NUM_FIELDS,
-        plus is not None,
-        minus is not None,
-        tiles.aligned and sink.data_ptr() % 16 == 0,
-        tiles.quads,
-        tiles.tile,
-        rounds,
-        fast,
-        num_warps=num_warps,
-    )
+    with _on(tiles.base):
+        kernels.perturb[(tiles.num_tiles,)](
+            tiles.base,
+            sink if plus is None else plus,
+            sink if minus is None else minus,
+            tiles.rows,
+            tiles.owners,
+            control,
+            values,
+            NUM_FIELDS,
+            plus is not None,
+            minus is not None,
+            tiles.aligned and sink.data_ptr() % 16 == 0,
+            tiles.quads,
+            tiles.tile,
+            rounds,
+            fast,
+            num_warps=num_warps,
+        )
 
 
 def gather(tiles: Tiles, ids: Tensor, sign: int, control: Tensor, values: Tensor) -> Tensor:
@@ -111,10 +119,11 @@ def gather(tiles: Tiles, ids: Tensor, sign: int, control: Tensor, values: Tensor
     if ids.numel():
         blocks = min(triton.next_power_of_2(columns // 4), 512)
         grid = (ids.numel(), triton.cdiv(columns // 4, blocks))
-        kernels.gather[grid](
-            theta, ids.contiguous(), out, tiles.rows, control, values, num_rows, sign, columns // 4, blocks,
-            ROUNDS, FAST, num_warps=kernels.NUM_WARPS,
-        )  # fmt: skip
+        with _on(theta):
+            kernels.gather[grid](
+                theta, ids.contiguous(), out, tiles.rows, control, values, num_rows, sign, columns // 4, blocks,
+                ROUNDS, FAST, num_warps=kernels.NUM_WARPS,
+            )  # fmt: skip
     return out
 
 
@@ -146,29 +155,30 @@ def update(
     if not tiles.num_tiles:
         return
     kinds, tensors = _state_of(tiles, values)
-    updates.update[(tiles.num_tiles,)](
-        tiles.base,
-        *tensors,
-        tiles.rows,
-        tiles.owners,
-        control,
-        values,
-        hypers,
-        NUM_FIELDS,
-        methods.NUM_HYPERS,
-        method,
-        *kinds,
-        stochastic and tiles.base.dtype != torch.float32,
-        tiles.aligned,
-        tiles.quads,
-        tiles.tile,
-        rounds,
-        fast,
-        noise.ROUNDING_DRAW,
-        noise.STATE_DRAW,
-        num_warps=num_warps or (updates.NUM_WARPS if any(kinds) else kernels.NUM_WARPS),
-        enable_fp_fusion=False,
-    )
+    with _on(tiles.base):
+        updates.update[(tiles.num_tiles,)](
+            tiles.base,
+            *tensors,
+            tiles.rows,
+            tiles.owners,
+            control,
+            values,
+            hypers,
+            NUM_FIELDS,
+            methods.NUM_HYPERS,
+            method,
+            *kinds,
+            stochastic and tiles.base.dtype != torch.float32,
+            tiles.aligned,
+            tiles.quads,
+            tiles.tile,
+            rounds,
+            fast,
+            noise.ROUNDING_DRAW,
+            noise.STATE_DRAW,
+            num_warps=num_warps or (updates.NUM_WARPS if any(kinds) else kernels.NUM_WARPS),
+            enable_fp_fusion=False,
+        )
 
 
 def update_and_perturb(
@@ -199,31 +209,32 @@ def update_and_perturb(
     if not tiles.num_tiles:
         return
     kinds, tensors = _state_of(tiles, values)
-    updates.update_and_perturb[(tiles.num_tiles,)](
-        tiles.base,
-        plus,
-        minus,
-        *tensors,
-        tiles.rows,
-        tiles.owners,
-        *before,
-        control,
-        values,
-        NUM_FIELDS,
-        methods.NUM_HYPERS,
-        method,
-        *kinds,
-        stochastic and tiles.base.dtype != torch.float32,
-        tiles.aligned and plus.data_ptr() % 16 == 0 and minus.data_ptr() % 16 == 0,
-        tiles.quads,
-        tiles.tile,
-        ROUNDS,
-        FAST,
-        noise.ROUNDING_DRAW,
-        noise.STATE_DRAW,
-        num_warps=num_warps or (updates.NUM_WARPS if any(kinds) else kernels.NUM_WARPS),
-        enable_fp_fusion=False,
-    )
+    with _on(tiles.base):
+        updates.update_and_perturb[(tiles.num_tiles,)](
+            tiles.base,
+            plus,
+            minus,
+            *tensors,
+            tiles.rows,
+            tiles.owners,
+            *before,
+            control,
+            values,
+            NUM_FIELDS,
+            methods.NUM_HYPERS,
+            method,
+            *kinds,
+            stochastic and tiles.base.dtype != torch.float32,
+            tiles.aligned and plus.data_ptr() % 16 == 0 and minus.data_ptr() % 16 == 0,
+            tiles.quads,
+            tiles.tile,
+            ROUNDS,
+            FAST,
+            noise.ROUNDING_DRAW,
+            noise.STATE_DRAW,
+            num_warps=num_warps or (updates.NUM_WARPS if any(kinds) else kernels.NUM_WARPS),
+            enable_fp_fusion=False,
+        )
 
 
 def _state_of(tiles: Tiles, filler: Tensor) -> tuple[list[int], list[Tensor]]:

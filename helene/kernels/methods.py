@@ -47,7 +47,7 @@ class Method(NamedTuple):
         return pieces
 
     def tables(self, optimizer: Any) -> list[Tiles]:
-        """A table for each dtype of the trained parameters, with their state, kept until a tensor moves."""
+        """A table for each dtype and device of the trained parameters, with their state, kept until a tensor moves."""
         for target, group in zip(optimizer._targets, optimizer._groups, strict=True):
             optimizer._allocate(target.tensor, group)
         addresses = [

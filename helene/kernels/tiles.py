@@ -105,11 +105,11 @@ class Tiles:
 
 
 def tables_of(pieces: Sequence[Piece]) -> list[Tiles]:
-    """A table for each dtype."""
-    by_dtype: dict[torch.dtype, list[Piece]] = {}
+    """A table for each dtype and device."""
+    by_kind: dict[tuple[torch.dtype, torch.device], list[Piece]] = {}
     for piece in pieces:
-        by_dtype.setdefault(piece.theta.dtype, []).append(piece)
-    return [Tiles(same) for same in by_dtype.values()]
+        by_kind.setdefault((piece.theta.dtype, piece.theta.device), []).append(piece)
+    return [Tiles(same) for same in by_kind.values()]
 
 
 def _lowest(tensors: list[Tensor]) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -12,18 +13,20 @@ class RoundingWatch:
     """Counts the 16-bit weights that a nonzero update did not move, in one step."""
 
     def __init__(self) -> None:
-        self.lost: Any = 0
-        self.updated: Any = 0
+        self._counts: dict[torch.device, Any] = {}  # lost and updated, where the weights are
 
     def note(self, old: Tensor, new: Tensor, rounded: Tensor) -> None:
         """Take in a chunk: before, after in wide arithmetic, after as stored."""
         wanted = new != old
-        self.updated = self.updated + wanted.sum()
-        self.lost = self.lost + (wanted & (rounded == old)).sum()
+        counts = torch.stack([(wanted & (rounded == old)).sum(), wanted.sum()])
+        self._counts[old.device] = self._counts.get(old.device, 0) + counts
 
     def warn(self, step: int, stacklevel: int) -> bool:
         """Warn if more than half of the updates were lost, and say whether it did."""
-        share = float(self.lost) / max(1.0, float(self.updated))
+        lost, updated = (
+            sum(column) for column in zip((0, 0), *(c.tolist() for c in self._counts.values()), strict=True)
+        )
+        share = lost / max(1, updated)
         if share > 0.5:
             warnings.warn(
                 f"step {step} lost {share:.0%} of the updates of 16-bit weights to rounding: they are below half a "
