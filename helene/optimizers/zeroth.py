@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from helene import functional
+from helene import functional, noise
 from helene.curvature import mean_gradient
 from helene.optimizers import checks
 from helene.optimizers.base import Base, Chunk, Options, Updates
@@ -17,7 +17,7 @@ from helene.optimizers.statistics import expected_cosine
 from helene.probe import Closure, Direction, Probe, chunks, compute_dtype
 
 DISTRIBUTIONS = ("gaussian", "rademacher", "sphere")
-MAX_DIRECTIONS = 1 << 15
+MAX_DIRECTIONS = noise.STATE_DRAW - noise.CURVATURE_DRAW  # so that draws of the curvature stay below the state's
 
 
 class Directions(Options, total=False):

@@ -50,7 +50,7 @@ def test_parameters_that_cannot_be_trained(method):
     ("options", "text"),
     [
         ({"num_directions": 0}, "num_directions must be an integer, 1 or above, got 0"),
-        ({"num_directions": 1 << 15}, "num_directions must be below 32768"),
+        ({"num_directions": 1 << 15}, "num_directions must be below 32704"),
         ({"two_sided": "both"}, "two_sided must be one of True, False; got 'both'"),
         ({"distribution": "cauchy"}, "distribution must be one of gaussian, rademacher, sphere; got 'cauchy'"),
         ({"direction_per_layer": 2}, "direction_per_layer must be one of"),
