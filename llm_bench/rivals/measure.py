@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         recorder = Recorder(store, arguments.model, arguments.commit)
         if "micro" in parts:
             recorder.put({"part": "micro"}, {"kernels": micro.measure(), "cosine_error": micro.fast_cosine_error()})
+            recorder.put({"part": "overlap"}, {"seconds": micro.overlap()})
         for text in arguments.batches.split(","):
             rows, length = (int(number) for number in text.split("x"))
             for name, part in PARTS.items():

@@ -74,6 +74,49 @@ def measure(rounds: int = 7) -> dict[str, dict[str, Any]]:
     return results
 
 
+def overlap(rounds: int = 7) -> dict[str, dict[str, Any]]:
+    """Seconds of a graph of products as large as OPT-1.3B's at 16 x 64 tokens, of copies, and of both at one time.
+
+    If copies could hide behind products, both would take as long as the longer. The library's products for this
+    generation of GPUs hold a whole multiprocessor each, so that nothing runs beside them.
+    """
+    device, tokens, hidden, wide = torch.device("cuda"), 1024, 2048, 8192
+    shapes = [(hidden, hidden)] * 4 + [(wide, hidden), (hidden, wide)]
+    weights = [torch.randn(shape, device=device).bfloat16() for shape in shapes]
+    inputs = {width: torch.randn(tokens, width, device=device).bfloat16() for width in (hidden, wide)}
+
+    def multiply() -> None:
+        for _ in range(10):
+            for weight in weights:
+                torch.nn.functional.linear(inputs[weight.shape[1]], weight)
+
+    multiply()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        multiply()
+    theta = torch.randn(1 << 28, device=device, dtype=torch.bfloat16)
+    plus, minus = torch.empty_like(theta), torch.empty_like(theta)
+    control = torch.tensor(launch.control_words(1, 1, 0), device=device)
+    values, tiles = torch.tensor([1e-3, 1e-9, 1.0, 0.0], device=device), Tiles([Piece(theta, 1)])
+    first, second = torch.cuda.Stream(priority=-1), torch.cuda.Stream()
+
+    def copies() -> None:
+        launch.perturb(tiles, plus, minus, control, values)
+
+    def both() -> None:
+        here = torch.cuda.current_stream()
+        for stream, work in ((first, graph.replay), (second, copies)):
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
+                work()
+        for stream in (first, second):
+            here.wait_stream(stream)
+
+    contestants = {"products": graph.replay, "copies": copies, "products and copies at one time": both}
+    return time_in_turns({name: Contestant(work, 5) for name, work in contestants.items()}, rounds)
+
+
 def fast_cosine_error() -> float:
     """Largest |dz| / max(1, |z|) of the hardware's cosine against the exact one, over 2^30 elements.
 

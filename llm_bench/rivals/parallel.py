@@ -1,22 +1,26 @@
-"""Data parallel on the GPUs of one host.
+"""Several GPUs of one host: data parallel, and one model spread over two cards.
 
 ``python -m torch.distributed.run --nproc-per-node 2 -m llm_bench.rivals.parallel --out DIR``
 
-First each rank alone, then all together: the same trajectory as one rank with the whole batch, and the throughput at a
-fixed batch per card.
+First each rank alone, then all together: the throughput at a fixed batch per card, and the same trajectory as one rank
+with the whole batch. Then rank 0 puts the halves of a model on two cards: the same trajectory as on one, for z does not
+depend on where a parameter is. ``--device cpu`` checks the same over gloo without the throughput.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch import distributed as dist
 
 from helene import Helene, MeZO, noise
@@ -28,45 +32,163 @@ from llm_bench.rivals.measure import EPS, EXPERIMENT, HELENE, LR, clean
 from llm_bench.rivals.shapes import build, language_loss, random_batch
 from llm_bench.rivals.timing import Contestant, time_in_turns
 
+STEPS = 10
+ROWS, LENGTH = 4, 32  # of the trajectories, on each rank
+TRAJECTORY_LR = 1e-3
+# Float32 losses of about 11 are off by some units of 2^-24 relative when summed in another order: four of them put c off
+# by 4 · 2^-24 · 11 / eps = 2.6e-3. With a momentum that sums to at most 10, |z| up to 5 and m divided by 1 or more, ten
+# steps of lr 1e-3 move theta by at most 10 · 1e-3 · 2.6e-3 · 5 · 10 = 1.3e-3 more or less, typically 1 % of that.
+LOSS_LIMIT, THETA_LIMIT = 2e-5, 1.3e-3
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run on every rank; rank 0 writes."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run on every rank; rank 0 writes. Returns 1 where a trajectory is not the same."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", default="opt-1.3b")
     parser.add_argument("--batches", default="16x64,16x256")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--commit", help="of the code, where there is no git to ask")
     arguments = parser.parse_args(argv)
     rank, size = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.cuda.set_device(rank)
+    device = torch.device(arguments.device, rank if arguments.device == "cuda" else None)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     shapes = [tuple(int(number) for number in text.split("x")) for text in arguments.batches.split(",")]
+    if device.type == "cpu":
+        shapes = []
     alone = {shape: _seconds(arguments, shape, rank) for shape in shapes}
-    batch = random_batch(4 * size, 32)
-    batch |= {"attention_mask": torch.ones_like(batch["attention_mask"]), "labels": batch["input_ids"]}
-    whole = _trajectory(batch)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
-    parts = _trajectory({name: value[4 * rank : 4 * (rank + 1)] for name, value in batch.items()})
+    batch = whole_batch(size, device)
+    expected = trajectory(batch, device)
+    options = {"device_id": device} if device.type == "cuda" else {}
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=120), **options)
+    waiting = dist.new_group(backend="gloo")  # its barriers leave the cards alone
+    mine = trajectory({name: value[ROWS * rank : ROWS * (rank + 1)] for name, value in batch.items()}, device)
     together = {shape: _seconds(arguments, shape, rank) for shape in shapes}
-    times = torch.tensor([[alone[s], together[s]] for s in shapes], device="cuda", dtype=torch.float64)
-    dist.all_reduce(times, op=dist.ReduceOp.MAX)
+    times = torch.tensor([[alone[s], together[s]] for s in shapes], device=device, dtype=torch.float64)
+    if shapes:
+        dist.all_reduce(times, op=dist.ReduceOp.MAX)
+    fine = True
     if rank == 0:
-        with Store(arguments.out / "parallel.sqlite") as store:
-            for (rows, length), (one, many) in zip(shapes, times.tolist(), strict=True):
-                config = {
-                    "model": arguments.model, "dtype": "bfloat16", "noise": noise.NOISE_VERSION, "part": "parallel",
-                    "rows": rows, "length": length, "ranks": size,
-                }  # fmt: skip
-                result = {
-                    "status": "reached", "alone_seconds": one, "together_seconds": many,
-                    "throughput": size * one / many,
-                    "losses_alone": whole[0], "losses_together": parts[0], "same_parameters": parts[1],
-                }  # fmt: skip
-                store.put(Record.of(EXPERIMENT, config, result, provenance()))
-                print(rows, length, result, flush=True)
-            store.export_jsonl(arguments.out / "parallel.jsonl", EXPERIMENT)
-    dist.barrier()
+        results = [({"part": "data parallel", "ranks": size}, {**compare(expected, mine), "same_bits": mine["same_bits"]})]
+        results.append(({"part": "spread", "cards": _cards(device)}, spread_check(device)))
+        for (rows, length), (one, many) in zip(shapes, times.tolist(), strict=True):
+            seconds = {"alone_seconds": one, "together_seconds": many, "throughput": size * one / many}
+            results.append(({"part": "throughput", "ranks": size, "rows": rows, "length": length}, seconds))
+        fine = all(result.get("same", True) and result.get("same_bits", True) for _, result in results)
+        _write(arguments, device, results)
+    dist.barrier(group=waiting)
     dist.destroy_process_group()
-    return 0
+    return 0 if fine else 1
+
+
+def _write(arguments: argparse.Namespace, device: torch.device, results: list[tuple[dict[str, Any], Any]]) -> None:
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    origin = provenance()
+    origin["commit"] = origin["commit"] or arguments.commit
+    with Store(arguments.out / "parallel.sqlite") as store:
+        for config, result in results:
+            model = (arguments.model, "bfloat16") if config["part"] == "throughput" else ("opt-tiny", "float32")
+            whole = {"model": model[0], "dtype": model[1], "noise": noise.NOISE_VERSION, "device": device.type, **config}
+            store.put(Record.of(EXPERIMENT, whole, {"status": "reached", **result}, origin))
+            print(json.dumps({**config, **result}), flush=True)
+        store.export_jsonl(arguments.out / "parallel.jsonl", EXPERIMENT)
+
+
+def whole_batch(size: int, device: torch.device) -> dict[str, Tensor]:
+    """The batch of all ranks, nothing masked, so that equal shares have equally many terms."""
+    batch = random_batch(ROWS * size, LENGTH, str(device))
+    return batch | {"attention_mask": torch.ones_like(batch["input_ids"]), "labels": batch["input_ids"].clone()}
+
+
+def trajectory(batch: dict[str, Tensor], device: torch.device) -> dict[str, Any]:
+    """Some steps of HELENE on a small float32 model.
+
+    Returns:
+        ``losses``; ``theta``, one flat tensor; ``same_bits``, whether all ranks ended with the same; ``mode``.
+    """
+    model = build("opt-tiny", torch.float32, str(device))
+    return {**_steps(model, batch, device), "same_bits": _same_on_all_ranks(model)}
+
+
+def _steps(model: nn.Module, batch: dict[str, Tensor], device: torch.device) -> dict[str, Any]:
+    optimizer = Helene(model.named_parameters(), TRAJECTORY_LR, eps=EPS, model=model, **HELENE)
+    engine = Engine(model, optimizer, language_loss, check_every=3)
+    losses = [float(engine.step(batch)) for _ in range(STEPS)]
+    engine.flush()
+    theta = torch.cat([p.detach().flatten().to(device) for p in model.parameters()])
+    return {"losses": losses, "theta": theta, "mode": engine.mode, "reason": engine.reason}
+
+
+def _same_on_all_ranks(model: nn.Module) -> bool:
+    if not dist.is_initialized():
+        return True
+    low = torch.cat([fingerprint(p) for p in model.parameters()])
+    high = low.clone()
+    dist.all_reduce(low, op=dist.ReduceOp.MIN)
+    dist.all_reduce(high, op=dist.ReduceOp.MAX)
+    return bool(torch.equal(low, high))
+
+
+def compare(expected: dict[str, Any], mine: dict[str, Any]) -> dict[str, Any]:
+    """How far two trajectories are apart, and whether that is rounding (see `LOSS_LIMIT`)."""
+    pairs = list(zip(expected["losses"], mine["losses"], strict=True))
+    loss = max(abs(a - b) / abs(a) for a, b in pairs)
+    theta = float((expected["theta"] - mine["theta"]).abs().max())
+    moved = abs(expected["losses"][0] - expected["losses"][-1])
+    return {
+        "same": loss <= LOSS_LIMIT and theta <= THETA_LIMIT,
+        "largest_loss_difference": loss,
+        "largest_theta_difference": theta,
+        "loss_moved": moved,
+        "losses": [list(pair) for pair in pairs],
+        "modes": [expected["mode"], mine["mode"]],
+        "reasons": [expected["reason"], mine["reason"]],
+    }
+
+
+def _cards(device: torch.device) -> int:
+    return min(2, torch.cuda.device_count()) if device.type == "cuda" else 1
+
+
+def spread_check(device: torch.device) -> dict[str, Any]:
+    """The trajectory of a model on two cards (on one where there is no second) beside that on one.
+
+    No process group must be asked for its ranks here: rank 0 is alone with it.
+    """
+    batch = whole_batch(1, device)
+    expected = _alone(build("opt-tiny", torch.float32, str(device)), batch, device)
+    model = build("opt-tiny", torch.float32, str(device))
+    other = torch.device("cuda", 1) if _cards(device) > 1 else device
+    spread(model, other)
+    mine = _alone(model, batch, device)
+    devices = sorted({str(p.device) for p in model.parameters()})
+    return {**compare(expected, mine), "devices": devices}
+
+
+def _alone(model: nn.Module, batch: dict[str, Tensor], device: torch.device) -> dict[str, Any]:
+    """Steps by the optimizer itself, which knows of no other rank."""
+    optimizer = Helene(model.named_parameters(), TRAJECTORY_LR, eps=EPS, model=model, **HELENE)
+    losses = [float(optimizer.step(lambda: language_loss(model, batch))) for _ in range(STEPS)]
+    theta = torch.cat([p.detach().flatten().to(device) for p in model.parameters()])
+    return {"losses": losses, "theta": theta, "mode": "plain", "reason": ""}
+
+
+def spread(model: Any, other: torch.device) -> None:
+    """Put the second half of an OPT model's blocks on another device; hooks move what comes in, as accelerate's do."""
+    first = next(model.parameters()).device
+    blocks = list(model.model.decoder.layers)
+    for block in blocks[len(blocks) // 2 :]:
+        block.to(other)
+        block.register_forward_pre_hook(partial(_move, other), with_kwargs=True)
+    after = model.model.decoder.final_layer_norm
+    after.register_forward_pre_hook(partial(_move, first), with_kwargs=True)
+
+
+def _move(device: torch.device, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    return torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), (args, kwargs))
 
 
 def _seconds(arguments: argparse.Namespace, shape: tuple[int, ...], rank: int) -> float:
@@ -77,25 +199,12 @@ def _seconds(arguments: argparse.Namespace, shape: tuple[int, ...], rank: int) -
         dist.barrier()
     step = Contestant(partial(engine.step, batch))
     seconds: float = time_in_turns({"MeZO": step}, arguments.rounds)["MeZO"]["median_seconds"]
+    if engine.mode != "graph":
+        raise RuntimeError(f"the step was not captured: {engine.reason}")
+    engine.flush()
     del model, engine, step
     clean()
     return seconds
-
-
-def _trajectory(batch: dict[str, Any]) -> tuple[list[float], bool]:
-    """Losses of ten steps of HELENE on a small float32 model, and whether all ranks end with the same bits."""
-    model = build("opt-tiny", torch.float32)
-    optimizer = Helene(model.named_parameters(), 1e-3, eps=EPS, model=model, **HELENE)
-    engine = Engine(model, optimizer, language_loss, check_every=3)
-    losses = [float(engine.step(batch)) for _ in range(10)]
-    engine.flush()
-    if not dist.is_initialized():
-        return losses, True
-    prints = torch.cat([fingerprint(p) for p in model.parameters()])
-    low, high = prints.clone(), prints.clone()
-    dist.all_reduce(low, op=dist.ReduceOp.MIN)
-    dist.all_reduce(high, op=dist.ReduceOp.MAX)
-    return losses, bool(torch.equal(low, high))
 
 
 if __name__ == "__main__":
