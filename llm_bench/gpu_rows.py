@@ -16,26 +16,39 @@ Carried, in any number of calls (a call takes away what it finds)::
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import shutil
 import sys
 import tarfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.lab.store import Store, StoreError
-from llm_bench import gguf, mlm_head
+from helene.lab.store import Record, Store, StoreError
+from llm_bench import gguf, methods, mlm_head
+from llm_bench.runs.config import UNTRAINED
 from llm_bench.runs.environment import environment
 from llm_bench.runs.stepper import engine_available
-from llm_bench.tables.execute import Bench, execute, experiment
-from llm_bench.tables.plan import cells
+from llm_bench.tables.execute import Bench, execute
+from llm_bench.tables.plan import Cell, cells
 from llm_bench.tables.presets import get_preset
 from llm_bench.tasks.base import Kind
 
+# Of most value first: what a call has no time for is the least.
+ROWS = (
+    "small/causal/sst2/mezo",
+    "small/causal/sst2/helene",
+    "small/causal/sst2/zero-shot,bias-only,linear-probe,icl",
+    "parts/causal/sst2",
+    "small/causal/copa/zero-shot,mezo,helene",
+    "small/masked/sst2/zero-shot,bias-only,linear-probe,mezo,helene",
+)
+
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one call; returns 0 also when runs are left for the next."""
+    """Run one call; returns 0 also when runs are left for the next, or when it was interrupted."""
     arguments = _arguments(argv)
     end = time.monotonic() + 60 * arguments.minutes
     keep: Path = arguments.keep
@@ -45,26 +58,115 @@ def main(argv: list[str] | None = None) -> int:
     if (keep / "site").is_dir():
         sys.path.append(str(keep / "site"))
         importlib.invalidate_caches()
-    models = _models(arguments, keep)
-    if not models:
-        print(f"carried so far: {', '.join(sorted(p.name for p in keep.iterdir()))}; more must come before runs begin")
-        return 0
-    left = (end - time.monotonic()) / 60
-    preset = get_preset(arguments.preset)
-    sources = {name: str(folder) for name, folder in models.values()}
-    # No work folder: a run takes half a minute, less than saving it would.
-    env = environment(arguments.data, models=sources, device=arguments.device, pretrained=not arguments.random_models)
+    with Store(keep / "runs.sqlite") as store:
+        for path in arguments.resume:
+            resume(path, store)
+        try:
+            return _rows(arguments, keep, store, end)
+        except KeyboardInterrupt:
+            print("interrupted: the run under way is lost, those before it are exported", flush=True)
+            return 0
+        finally:
+            export(store, arguments.out)
+
+
+def _rows(arguments: argparse.Namespace, keep: Path, store: Store, end: float) -> int:
     device = "cuda" if arguments.device.startswith("cuda") else "cpu"
     more: dict[str, Any] = {"best": "copy"}  # a replay would take longer than the copy it saves
     if device == "cuda" and engine_available():
         more["engine"] = True
-    bench = Bench(preset, {kind: name for kind, (name, _) in models.items()}, env, device, more)
-    wanted = [cell for cell in cells(preset) if arguments.methods is None or cell.method in arguments.methods]
-    with Store(keep / "runs.sqlite") as store:
-        missing = execute(bench, wanted, store, minutes=max(left, 0.0), progress=False, say=print)
-        _export(store, experiment(preset.name), arguments.out)
-    print(f"{missing} runs left" if missing else "all runs are there")
+    wanted: list[tuple[str, list[Cell]]] = []
+    for word in arguments.rows:
+        name, found = cells_of(word)
+        kept = [c for c in found if arguments.methods is None or c.method in arguments.methods]
+        wanted.append((name, [c for c in kept if arguments.tasks is None or c.task in arguments.tasks]))
+    kinds = {cell.kind for _, some in wanted for cell in some}
+    models = _models(arguments, keep, kinds)
+    if not models:
+        there = sorted(path.name for path in keep.iterdir() if not path.name.startswith("runs.sqlite"))
+        print(f"carried so far: {', '.join(there)}; more must come before runs begin")
+        return 0
+    missing = 0
+    for name, some in wanted:
+        for kind in dict.fromkeys(cell.kind for cell in some):
+            here = [cell for cell in some if cell.kind == kind]
+            if kind == "masked" and "masked" not in models and time.monotonic() < end:
+                models |= _made_masked(arguments, keep)
+            if kind not in models:
+                missing += len(here)
+                continue
+            sources = {model: str(folder) for model, folder in models.values()}
+            # No work folder: a run takes half a minute, less than saving it would.
+            env = environment(
+                arguments.data, models=sources, device=arguments.device, pretrained=not arguments.random_models
+            )
+            bench = Bench(get_preset(name), {kind: models[kind][0]}, env, device, more)
+            left = max(0.0, (end - time.monotonic()) / 60)
+            missing += execute(
+                bench,
+                here,
+                store,
+                minutes=left,
+                progress=False,
+                say=_say,
+                after=lambda records: _after(store, arguments.out, records),
+            )
+    print(f"{missing} runs left" if missing else "all runs are there", flush=True)
     return 0
+
+
+def cells_of(word: str) -> tuple[str, list[Cell]]:
+    """Preset and cells of ``PRESET/KIND/TASK[/METHOD,METHOD]``; the methods in the order given, else the preset's.
+
+    Raises:
+        ValueError: If there is no such preset, kind, task or method.
+    """
+    name, kind, task, *rest = word.split("/")
+    preset = get_preset(name)
+    chosen = rest[0].split(",") if rest else [*preset.untrained, *preset.methods]
+    for method in chosen:
+        if method not in UNTRAINED:
+            methods.get_method(method)
+    preset = dataclasses.replace(
+        preset,
+        tasks={kind: (task,)},  # type: ignore[dict-item]
+        untrained=tuple(m for m in chosen if m in UNTRAINED),
+        methods=tuple(m for m in chosen if m not in UNTRAINED),
+    )
+    return name, sorted(cells(preset), key=lambda cell: chosen.index(cell.method))
+
+
+def resume(path: Path, store: Store) -> None:
+    """Take over the records of a file, where there is one, so that their runs are not made again."""
+    if path.is_dir():
+        for file in sorted(path.glob("*.jsonl")):
+            resume(file, store)
+    elif path.is_file():
+        store.merge(path)
+        print(f"{path.name}: {len(store)} records are there now", flush=True)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _after(store: Store, out: Path, records: Sequence[Record]) -> None:
+    """Export at once: nobody knows whether this call will see its end."""
+    export(store, out)
+    for record in records:
+        _say(line(record))
+
+
+def line(record: Record) -> str:
+    """A run in one line."""
+    config, result = record.config, record.result
+    words = [config["task"], config["method"], config["role"], f"lr {config['lr']}", f"seed {config['seed']}"]
+    words.append(str(result["status"]))
+    for name in ("dev", "test"):
+        if result.get(name):
+            words.append(f"{name} {result[name]['metric']:.3f} loss {result[name]['loss']:.3f}")
+    words += [str(result.get("message", ""))[:80], f"{result.get('run_seconds', 0.0):.1f} s"]
+    return " | ".join(words)
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -74,16 +176,18 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="the data folder")
     parser.add_argument("--out", type=Path, required=True, help="folder for the exported records")
     parser.add_argument("--minutes", type=float, default=9.0, help="of this call")
-    parser.add_argument("--preset", default="small")
-    parser.add_argument("--methods", nargs="+", help="only these")
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), help="PRESET/KIND/TASK[/METHOD,...], first come first")
+    parser.add_argument("--methods", nargs="+", help="of the rows only these")
+    parser.add_argument("--tasks", nargs="+", help="of the rows only these")
+    parser.add_argument("--resume", type=Path, nargs="+", default=[], help="exported records that stand")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--parts", type=int, default=4, help="number of parts of the GGUF file")
+    parser.add_argument("--parts", type=int, default=5, help="number of parts of the GGUF file")
     parser.add_argument("--sha256", help="of the GGUF file")
     parser.add_argument("--masked-parts", type=int, default=2, help="number of parts of the encoder's tar file")
-    parser.add_argument("--causal-name", default="Gemma 3 270M (dequantised Q4_K_M)")
+    parser.add_argument("--causal-name", default="gemma", help="of the causal model in the records")
     parser.add_argument("--masked-name", default="MiniLM-L6 with an MLM head trained here")
     parser.add_argument("--head-steps", type=int, default=4000)
-    parser.add_argument("--head-seconds", type=float, default=180.0)
+    parser.add_argument("--head-seconds", type=float, default=90.0)
     parser.add_argument("--model", action="append", default=[], metavar="KIND=DIR", help="a folder that is ready")
     parser.add_argument("--random-models", action="store_true", help="models need not know English (tests)")
     return parser.parse_args(argv)
@@ -98,22 +202,30 @@ def take(carried: Path, keep: Path) -> None:
         shutil.move(str(item), target)
 
 
-def _models(arguments: argparse.Namespace, keep: Path) -> dict[Kind, tuple[str, Path]]:
-    """Name and folder of each model that is ready or can be made of what is there."""
-    names: dict[Kind, str] = {"causal": arguments.causal_name, "masked": arguments.masked_name}
+def _models(arguments: argparse.Namespace, keep: Path, kinds: set[Kind]) -> dict[Kind, tuple[str, Path]]:
+    """Name and folder of each wanted model that is ready, or can be made of what is there without training a head."""
     ready: dict[Kind, tuple[str, Path]] = {}
     for word in arguments.model:
         kind, _, folder = word.partition("=")
-        ready[kind] = (names[kind], Path(folder))
+        ready[kind] = (_name(arguments, kind), Path(folder))
     if ready:
         return ready
-    causal = _causal(arguments, keep)
-    if causal is not None:
-        ready["causal"] = (names["causal"], causal)
-    masked = _masked(arguments, keep)
-    if masked is not None:
-        ready["masked"] = (names["masked"], masked)
+    if "causal" in kinds:
+        causal = _causal(arguments, keep)
+        if causal is not None:
+            ready["causal"] = (_name(arguments, "causal"), causal)
+    if "masked" in kinds and (not ready or (keep / "masked" / "config.json").is_file()):
+        ready |= _made_masked(arguments, keep)
     return ready
+
+
+def _made_masked(arguments: argparse.Namespace, keep: Path) -> dict[Kind, tuple[str, Path]]:
+    masked = _masked(arguments, keep)
+    return {} if masked is None else {"masked": (_name(arguments, "masked"), masked)}
+
+
+def _name(arguments: argparse.Namespace, kind: Kind) -> str:
+    return str(arguments.causal_name if kind == "causal" else arguments.masked_name)
 
 
 def _causal(arguments: argparse.Namespace, keep: Path) -> Path | None:
@@ -151,15 +263,17 @@ def _masked(arguments: argparse.Namespace, keep: Path) -> Path | None:
     return folder
 
 
-def _export(store: Store, name: str, out: Path) -> None:
-    """One file a task, so that none passes the size of a committed file."""
+def export(store: Store, out: Path) -> None:
+    """One file a preset and task, so that none passes the size of a committed file."""
     out.mkdir(parents=True, exist_ok=True)
-    tasks = sorted({(record.config["kind"], record.config["task"]) for record in store.records(name)})
-    for kind, task in tasks:
+    found = {(record.experiment, record.config["kind"], record.config["task"]) for record in store.records()}
+    for name, kind, task in sorted(found):
         try:
-            store.export_jsonl(out / f"{kind}-{task}.jsonl", name, {"kind": kind, "task": task})
+            store.export_jsonl(
+                out / f"{name.removeprefix('llm/')}-{kind}-{task}.jsonl", name, {"kind": kind, "task": task}
+            )
         except StoreError as err:
-            print(f"{kind} {task}: {err}")
+            print(f"{name} {kind} {task}: {err}", flush=True)
 
 
 if __name__ == "__main__":

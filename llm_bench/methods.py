@@ -90,6 +90,11 @@ def is_first_order(name: str) -> bool:
     return issubclass(_class(get_method(name)), FirstOrder)
 
 
+def captured(name: str) -> bool:
+    """Whether its steps can be captured: not where a curvature source has a batch or a backward of its own."""
+    return not is_first_order(name) and get_method(name).fixed.get("curvature", "spsa") in ("spsa", "none")
+
+
 def build(name: str, module: nn.Module, hyper: Mapping[str, Any], *, seed: int, batch_size: int, steps: int) -> Any:
     """The optimizer of a run, each block of the model a layer.
 

@@ -42,7 +42,8 @@ class RunConfig:
         num_train: training rows in all.
         num_dev: Dev rows in all; None is the task's number. Few-shot splits have k a class.
         num_test: Most test rows.
-        role: ``test`` looks at the test set, once, at the end; ``tune`` never does.
+        role: ``test`` looks at the test set, once, at the end; ``tune`` never does; ``measure`` makes no step and
+            measures slopes (`llm_bench.natural`).
         target: Dev metric in [0, 1] at which the count of steps, forwards and seconds ends; None counts nothing.
         dtype: Of the weights.
         device: Kind of device: results of two kinds differ by rounding.
@@ -73,7 +74,7 @@ class RunConfig:
     num_train: int = 1000
     num_dev: int | None = None
     num_test: int = 1000
-    role: Literal["test", "tune"] = "test"
+    role: Literal["test", "tune", "measure"] = "test"
     target: float | None = None
     dtype: str = "float32"
     device: str = "cpu"
@@ -91,7 +92,11 @@ class RunConfig:
             )
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
-        for name, allowed in (("role", ("test", "tune")), ("best", ("replay", "copy")), ("device", ("cpu", "cuda"))):
+        for name, allowed in (
+            ("role", ("test", "tune", "measure")),
+            ("best", ("replay", "copy")),
+            ("device", ("cpu", "cuda")),
+        ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
         self.tuned_by()

@@ -12,6 +12,7 @@ import torch
 from helene.lab.store import config_key
 from llm_bench.evaluate import evaluate
 from llm_bench.models import num_parameters
+from llm_bench.natural import measure_slope
 from llm_bench.runs.checkpoint import Folder
 from llm_bench.runs.config import UNTRAINED, RunConfig, from_dict
 from llm_bench.runs.environment import Environment
@@ -52,6 +53,8 @@ def _run(config: RunConfig, env: Environment, key: str) -> dict[str, Any]:
     facts = {"preflight": opened.check(config), "data": _data(config, opened)}
     if config.method in UNTRAINED:
         return {**_untrained(config, opened), **facts}
+    if config.role == "measure":
+        return {**measure_slope(config, opened), **facts}
     folder = Folder(env.work, key)
     training = Training(config, opened, folder)
     state = training.run()
@@ -68,8 +71,8 @@ def _run(config: RunConfig, env: Environment, key: str) -> dict[str, Any]:
 
 
 def _untrained(config: RunConfig, opened: Session) -> dict[str, Any]:
-    watch = Stopwatch(opened.model.device)
-    with opened.peaks.phase("evaluation"), watch.running():
+    watch, peaks = Stopwatch(opened.model.device), opened.fresh_peaks()
+    with peaks.phase("evaluation"), watch.running():
         report, more = evaluated(config, opened)
     return {
         "status": "out_of_budget",  # the budget of an untrained row is no step at all
@@ -78,7 +81,7 @@ def _untrained(config: RunConfig, opened: Session) -> dict[str, Any]:
         "method": more,
         "forwards": 0,
         "evaluation_seconds": watch.seconds,
-        "peak_bytes": opened.peaks.summary(),
+        "peak_bytes": peaks.summary(),
         "parameters": num_parameters(opened.model.module),
     }
 

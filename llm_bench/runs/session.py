@@ -58,6 +58,18 @@ class Session:
         self._tokens: dict[Any, Tokens] = {}
         self._preflights: dict[str, dict[str, Any]] = {}
 
+    def fresh_peaks(self) -> PeakBytes:
+        """Peaks for one run: of the load, and nothing that another run held at once.
+
+        What earlier runs held goes first: an engine and its optimizer refer to each other, so only a collection does it.
+        """
+        gc.collect()
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
+        peaks = PeakBytes(self.model.device)
+        peaks.peaks.update(self.peaks.peaks)
+        return peaks
+
     @property
     def side(self) -> Side:
         """Where training rows are filled up."""

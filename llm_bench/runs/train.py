@@ -96,7 +96,7 @@ class Training:
         self.first_order = methods.is_first_order(config.method)
         self.stream = BatchStream(len(self.tokens.train), config.batch_size, config.data_seed)
         self.other = BatchStream(len(self.tokens.train), config.batch_size, config.data_seed + OTHER_BATCHES)
-        self.peaks: PeakBytes = session.peaks
+        self.peaks: PeakBytes = session.fresh_peaks()
         self.energy = Energy(session.model.device)
         self.best_weights: dict[str, torch.Tensor] | None = None
         session.reset(config.seed)
@@ -105,6 +105,7 @@ class Training:
         recorded = self.optimizer.replayable and (config.best == "replay" or session.env.work is not None)
         self.trajectory = Trajectory.record(self.optimizer) if recorded else None
         self.state = Progressed()
+        self._slopes_before = 0, 0.0
 
     def _fresh(self) -> tuple[Any, Stepper]:
         config, module = self.config, self.session.model.module
@@ -207,12 +208,23 @@ class Training:
                 self.state.ended = ("non_finite", f"dev at step {self.state.step}: {err}")
                 return
         self.state.evaluation_seconds += watch.seconds
-        scalars = self.trajectory.scalars[-len(self.state.losses) :] if self.trajectory and self.state.losses else []
-        c_rms = float(np.sqrt(np.mean([s[0] ** 2 for s in scalars]))) if scalars and scalars[0] else None
-        best = self.state.look(dev, c_rms)
+        best = self.state.look(dev, self._c_rms())
         if best and self._copies and (self.config.role == "test" or self.task.generates):
             self.best_weights = None  # before the next copy, not beside it
             self.best_weights = weights(self.session.model.module, self._place_for_a_copy())
+
+    def _c_rms(self) -> float | None:
+        """Root mean square of c since the last look at dev."""
+        scalars = self.trajectory.scalars[-len(self.state.losses) :] if self.trajectory and self.state.losses else []
+        if scalars and scalars[0]:
+            return float(np.sqrt(np.mean([s[0] ** 2 for s in scalars])))
+        if self.first_order or self.trajectory is not None:
+            return None
+        # Without a trajectory the sums are the optimizer's own: reading c at each step would make the host wait.
+        count, squares = _sum_of_squares(self.optimizer._statistics.summary())
+        before_count, before = self._slopes_before
+        self._slopes_before = count, squares
+        return math.sqrt(max(0.0, squares - before) / (count - before_count)) if count > before_count else None
 
     def _place_for_a_copy(self) -> torch.device:
         """The device, where the copy takes no more than a quarter of what is free there; else main memory."""
@@ -287,3 +299,10 @@ class Training:
         self.state = progressed
         self.stepper.forwards = progressed.forwards
         return True
+
+
+def _sum_of_squares(summary: dict[str, Any]) -> tuple[int, float]:
+    """Number and sum of squares of what `helene.optimizers.statistics.Statistics` has seen."""
+    count = summary["count"]
+    spread = (count - 1) * summary["std"] ** 2 if count > 1 else 0.0
+    return count, spread + count * summary["mean"] ** 2

@@ -13,6 +13,7 @@ from helene.lab import provenance as origin
 from helene.lab.executors import Executor, InlineExecutor
 from helene.lab.store import Record, Store, config_key
 from helene.lab.sweep import sweep
+from llm_bench import natural
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.environment import Environment, resolved
 from llm_bench.runs.run import run
@@ -45,9 +46,14 @@ class Bench:
     device: str = "cpu"
     more: Mapping[str, Any] = field(default_factory=dict)
 
-    def tuning_runs(self, cell: Cell) -> list[RunConfig]:
+    def slope_run(self, cell: Cell) -> RunConfig | None:
+        """What must be measured before the cell's step sizes are known, or None."""
+        config = plan.slope_run(self.preset, cell, self.models[cell.kind], self.device)
+        return None if config is None else self._resolved(config)
+
+    def tuning_runs(self, cell: Cell, denominator: float = 1.0, below: int = 0, above: int = 0) -> list[RunConfig]:
         """Resolved runs that choose the cell's step size."""
-        runs = plan.tuning_runs(self.preset, cell, self.models[cell.kind], self.device)
+        runs = plan.tuning_runs(self.preset, cell, self.models[cell.kind], self.device, denominator, below, above)
         return [self._resolved(config) for config in runs]
 
     def test_runs(self, cell: Cell, lr: float | None) -> list[RunConfig]:
@@ -58,11 +64,13 @@ class Bench:
     def _resolved(self, config: RunConfig) -> RunConfig:
         import dataclasses
 
-        from llm_bench.methods import is_first_order
+        from llm_bench.methods import captured, is_first_order
         from llm_bench.runs.config import UNTRAINED
 
         more = dict(self.more)
-        if config.method in UNTRAINED or is_first_order(config.method):
+        if config.method in UNTRAINED or is_first_order(config.method) or config.role == "measure":
+            more.pop("engine", None)
+        if config.method not in UNTRAINED and not captured(config.method):
             more.pop("engine", None)
         return resolved(dataclasses.replace(config, **more), self.env)
 
@@ -72,32 +80,73 @@ class Measured:
     """What a store has of a cell.
 
     Attributes:
-        choice: Of the step size; None for an untrained cell.
+        choice: Of the step size; None for an untrained cell and until all tuning runs are there.
         tests: Records of the test runs that are there.
         wanted: Number of test runs of the cell.
-        left: Number of runs, tuning ones included, that are not there yet.
+        left: Number of runs, tuning ones included, that are not there yet, as far as is known.
+        next: Of these the ones that can be made now.
+        tuning: Records of the tuning runs that are there, of what was measured before them too.
     """
 
     choice: Choice | None
     tests: tuple[Record, ...]
     wanted: int
     left: int
+    next: tuple[RunConfig, ...] = ()
+    tuning: tuple[Record, ...] = ()
 
 
 def measured(bench: Bench, cell: Cell, found: Mapping[str, Record]) -> Measured:
     """What is known of a cell, from the records by key."""
-    tuning = bench.tuning_runs(cell)
-    keys = [config_key(config.to_dict()) for config in tuning]
-    there = [found[key] for key in keys if key in found and not found[key].failed]
-    wanted = len(bench.preset.seeds[cell.kind]) if tuning else len(bench.test_runs(cell, None))
-    if len(there) < len(tuning):
-        return Measured(None, (), wanted, len(tuning) - len(there) + wanted)
-    choice = plan.choose(there) if tuning else None
+    slope = bench.slope_run(cell)
+    before, denominator = _there([slope] if slope else [], found), 1.0
+    wanted = len(bench.preset.seeds[cell.kind])
+    if slope is not None:
+        if not before:
+            tuning = len(bench.preset.multiples)
+            return Measured(None, (), wanted, 1 + tuning + wanted, (slope,))
+        value = before[0].result.get("slope")
+        if value is None:  # it ended for want of memory
+            return Measured(None, (), wanted, 0, (), before)
+        denominator = natural.denominator(cell.method, value, slope.batch_size)
+    runs, there, choice = _tuned(bench, cell, found, denominator)
+    if runs and choice is None:
+        missing = _missing(runs, found)
+        return Measured(None, (), wanted, len(missing) + wanted, missing, before + there)
     if choice is not None and choice.lr is None:
-        return Measured(choice, (), wanted, 0)
+        return Measured(choice, (), wanted, 0, (), before + there)
     tests = bench.test_runs(cell, choice.lr if choice else None)
-    done = [found[key] for c in tests if (key := config_key(c.to_dict())) in found and not found[key].failed]
-    return Measured(choice, tuple(done), wanted, len(tests) - len(done))
+    missing = _missing(tests, found)
+    return Measured(choice, _there(tests, found), len(tests), len(missing), missing, before + there)
+
+
+def _tuned(
+    bench: Bench, cell: Cell, found: Mapping[str, Record], denominator: float
+) -> tuple[list[RunConfig], tuple[Record, ...], Choice | None]:
+    """The grid, its records, and the choice once all are there; the grid grows at the end where the best one lies."""
+    below = above = 0
+    while True:
+        runs = bench.tuning_runs(cell, denominator, below, above)
+        there = _there(runs, found)
+        if not runs or len(there) < len(runs):
+            return runs, there, None
+        choice = plan.choose(there)
+        if not choice.edge or len(runs) < 2 or below + above == bench.preset.extend:
+            return runs, there, choice
+        if choice.lr == choice.tried[0][0]:
+            below += 1
+        else:
+            above += 1
+
+
+def _there(configs: Sequence[RunConfig], found: Mapping[str, Record]) -> tuple[Record, ...]:
+    keys = [config_key(config.to_dict()) for config in configs]
+    return tuple(found[key] for key in keys if key in found and not found[key].failed)
+
+
+def _missing(configs: Sequence[RunConfig], found: Mapping[str, Record]) -> tuple[RunConfig, ...]:
+    keys = [config_key(config.to_dict()) for config in configs]
+    return tuple(c for c, key in zip(configs, keys, strict=True) if key not in found or found[key].failed)
 
 
 def execute(
@@ -109,6 +158,7 @@ def execute(
     executor: Executor | None = None,
     progress: bool = True,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+    after: Callable[[Sequence[Record]], None] = lambda records: None,
 ) -> int:
     """Make the runs that are missing; returns how many are left (those that failed or that there was no time for).
 
@@ -120,47 +170,60 @@ def execute(
         executor: What carries the runs; default this process.
         progress: Whether progress is shown.
         say: Told what is skipped.
+        after: Called with the new records, one by one where there is a limit of minutes, else a round of them.
     """
     cells = [cell for cell in cells if cell.kind in bench.models]
-    clock = _Clock(minutes)
     name = experiment(bench.preset.name)
-    # With time running out a column is finished before the next is begun; without, all tuning runs can go side by side.
-    columns: dict[Any, list[Cell]] = {}
-    for cell in cells:
-        columns.setdefault((cell.kind, cell.task) if minutes is not None else None, []).append(cell)
-    for column in columns.values():
-        tuning = [config for cell in column for config in bench.tuning_runs(cell)]
-        _run_all(name, tuning, bench, store, clock, executor, progress)
-        _run_all(name, _chosen(bench, column, store, say), bench, store, clock, executor, progress)
+    clock = Clock(minutes, store.records(name))
+    # With time running out a cell is finished before the next is begun; without, all tuning runs can go side by side.
+    groups = [[cell] for cell in cells] if minutes is not None else [cells]
+    for group in groups:
+        tried: set[str] = set()
+        while True:
+            found = {record.key: record for record in store.records(name)}
+            known = {cell: measured(bench, cell, found) for cell in group}
+            wanted = {config_key(c.to_dict()): c for what in known.values() for c in what.next}
+            todo = [config for key, config in wanted.items() if key not in tried]
+            if not todo or not clock.has_time(todo[0]):
+                break
+            tried |= set(wanted)
+            _run_all(name, todo, bench, store, clock, executor, progress, after)
+        for cell, what in known.items():
+            if what.choice is not None and what.choice.lr is None:
+                say(f"{cell.method} {cell.tuning} on {cell.kind} {cell.task}: no step size of the grid ended well")
     found = {record.key: record for record in store.records(name)}
     return sum(measured(bench, cell, found).left for cell in cells)
 
 
-def _chosen(bench: Bench, cells: Sequence[Cell], store: Store, say: Callable[[str], None]) -> list[RunConfig]:
-    """The test runs of the cells whose step size is known."""
-    found = {record.key: record for record in store.records(experiment(bench.preset.name))}
-    tests: list[RunConfig] = []
-    for cell in cells:
-        known = measured(bench, cell, found)
-        if known.choice is None and bench.tuning_runs(cell):
-            continue
-        if known.choice is not None and known.choice.lr is None:
-            say(f"{cell.method} {cell.tuning} on {cell.kind} {cell.task}: no step size of the grid ended well")
-            continue
-        tests += bench.test_runs(cell, known.choice.lr if known.choice else None)
-    return tests
+class Clock:
+    """Judges by what runs took before whether there is time for another.
 
+    Args:
+        minutes: From now; None is without a limit.
+        records: Of runs before.
+    """
 
-class _Clock:
-    def __init__(self, minutes: float | None) -> None:
+    def __init__(self, minutes: float | None, records: Sequence[Record] = ()) -> None:
         self.end = None if minutes is None else time.monotonic() + 60 * minutes
-        self.seconds: list[float] = []
+        self.seconds: dict[tuple[Any, ...], float] = {}
+        for record in records:
+            self.note(record)
 
-    def has_time(self) -> bool:
+    def note(self, record: Record) -> None:
+        """Learn from a run that went to its end."""
+        steps = record.result.get("steps")
+        if steps and steps == record.config.get("steps") and record.result.get("run_seconds"):
+            self.seconds[_like(record.config)] = record.result["run_seconds"]
+
+    def has_time(self, config: RunConfig) -> bool:
+        """Whether a run of this kind would end in time; one of an unknown kind is begun while there is any."""
         if self.end is None:
             return True
-        longest = max(self.seconds[-20:], default=0.0)
-        return time.monotonic() + 1.1 * longest < self.end
+        return time.monotonic() + self.seconds.get(_like(config.to_dict()), 0.0) < self.end
+
+
+def _like(config: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(config[name] for name in ("kind", "task", "method", "tuning", "steps", "role", "engine"))
 
 
 def _run_all(
@@ -168,23 +231,24 @@ def _run_all(
     configs: Sequence[RunConfig],
     bench: Bench,
     store: Store,
-    clock: _Clock,
+    clock: Clock,
     executor: Executor | None,
     progress: bool,
+    after: Callable[[Sequence[Record]], None],
 ) -> None:
     call = partial(run, env=bench.env)
-    # One model after another: loading takes longer than many runs.
-    order = sorted((c.to_dict() for c in configs), key=lambda c: (c["model"], c["dtype"], c["tuning"]))
-    if clock.end is None:
-        facts = origin.provenance() if order else {}
-        sweep(name, order, call, store, provenance=facts, progress=progress, executor=executor or InlineExecutor())
-        return
     facts = origin.provenance()
-    for config in order:
-        if not clock.has_time():
+    if clock.end is None:
+        # One model after another: loading takes longer than many runs.
+        order = sorted((c.to_dict() for c in configs), key=lambda c: (c["model"], c["dtype"], c["tuning"]))
+        after(
+            sweep(name, order, call, store, provenance=facts, progress=progress, executor=executor or InlineExecutor())
+        )
+        return
+    for config in configs:
+        if not clock.has_time(config):
             return
-        start = time.monotonic()
-        known = store.get(config_key(config), name)
-        sweep(name, [config], call, store, provenance=facts, progress=False, executor=InlineExecutor())
-        if known is None:
-            clock.seconds.append(time.monotonic() - start)
+        one = [config.to_dict()]
+        new = sweep(name, one, call, store, provenance=facts, progress=False, executor=InlineExecutor())
+        clock.note(new[0])
+        after(new)

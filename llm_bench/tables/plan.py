@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from helene.lab.store import Record
+from llm_bench.natural import SLOPES, needs_slope
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.runs.untrained import unsupported
 from llm_bench.tables.paper import PaperTable
@@ -46,11 +47,33 @@ def cells_of_table(preset: Preset, table: PaperTable) -> list[Cell]:
     return [c for c in cells(preset) if (c.method, c.tuning) in table.rows and (c.kind, c.task) in table.columns]
 
 
-def tuning_runs(preset: Preset, cell: Cell, model: str, device: str, **more: Any) -> list[RunConfig]:
-    """The runs that choose the cell's step size; none for an untrained one. No test row is looked at."""
+def slope_run(preset: Preset, cell: Cell, model: str, device: str, **more: Any) -> RunConfig | None:
+    """What measures the size of c for the cell's natural step size, the same for all methods; None: not needed."""
+    if not needs_slope(cell.method):
+        return None
+    of = Cell(cell.kind, cell.task, "mezo", cell.tuning)
+    common = {"role": "measure", "seed": TUNING_SEED, "data_seed": _data_seed(preset, cell, TUNING_SEED), **more}
+    fixed = {"lr": preset.base_lr[cell.tuning], "steps": SLOPES, "eval_every": SLOPES, "target": None}
+    return _config(preset, of, model, device, {**common, **fixed})
+
+
+def tuning_runs(
+    preset: Preset,
+    cell: Cell,
+    model: str,
+    device: str,
+    denominator: float = 1.0,
+    below: int = 0,
+    above: int = 0,
+    **more: Any,
+) -> list[RunConfig]:
+    """The runs that choose the cell's step size; none for an untrained one. No test row is looked at.
+
+    See `Preset.step_sizes` for ``denominator``, ``below`` and ``above``.
+    """
     if cell.method in UNTRAINED:
         return []
-    sizes = preset.step_sizes(cell.method, cell.tuning)
+    sizes = preset.step_sizes(cell.method, cell.tuning, denominator, below, above)
     common = {"role": "tune", "seed": TUNING_SEED, "data_seed": _data_seed(preset, cell, TUNING_SEED), **more}
     return [_config(preset, cell, model, device, {**common, "lr": lr}) for lr in sizes]
 

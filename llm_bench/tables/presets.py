@@ -30,6 +30,7 @@ class Preset:
         tunings: Of the methods.
         untrained: Rows without training.
         multiples: Step sizes tried, in units of the method's natural one; the same number for every method.
+        extend: Step sizes added at most, one after the other, where the best one is the smallest or the largest tried.
         base_lr: Natural step size of MeZO by tuning.
         steps: Of zeroth-order methods, by kind.
         first_order_steps: Of methods with gradients, by kind.
@@ -67,6 +68,7 @@ class Preset:
     target: Mapping[tuple[Kind, str], float] = field(default_factory=dict)
     dtype: str = "float32"
     row_length: int = 0
+    extend: int = 0
 
     def settings(self, kind: Kind, task: str, method: str, tuning: str) -> dict[str, Any]:
         """What all runs of a cell have in common, as arguments of `RunConfig`."""
@@ -96,16 +98,36 @@ class Preset:
             "row_length": self.row_length,
         }
 
-    def step_sizes(self, method: str, tuning: str) -> tuple[float, ...]:
-        """The grid of a method, smallest first."""
-        natural = self.base_lr[tuning] * methods.get_method(method).lr_ratio
-        return tuple(float(f"{natural * multiple:.3g}") for multiple in self.multiples)
+    def step_sizes(
+        self, method: str, tuning: str, denominator: float = 1.0, below: int = 0, above: int = 0
+    ) -> tuple[float, ...]:
+        """The grid of a method, smallest first.
+
+        Args:
+            method: Its name.
+            tuning: Its tuning.
+            denominator: Of `llm_bench.natural.denominator`.
+            below: Step sizes added below.
+            above: And above.
+        """
+        natural = self.base_lr[tuning] * methods.get_method(method).lr_ratio * denominator
+        sizes = self.multiples
+        for _ in range(below):
+            sizes = (sizes[0] ** 2 / sizes[1], *sizes)
+        for _ in range(above):
+            sizes = (*sizes, sizes[-1] ** 2 / sizes[-2])
+        return tuple(float(f"{natural * multiple:.3g}") for multiple in sizes)
 
 
 _DECADES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _UNTRAINED = ("zero-shot", "icl", "linear-probe", "bias-only")
 _ALL_TASKS: Mapping[Kind, tuple[str, ...]] = {"masked": task_names("masked")[:6], "causal": task_names("causal")[:9]}
 _COMPARED = ("fo-sgd", "forward-grad", "zo-sgd-mmt", "zo-sgd-cons", "zo-sgd-sign", "zo-adam")
+_PARTS = (  # the cheapest that tell most first, those whose steps cannot be captured last
+    *("helene-no-curvature", "helene-scalar-h", "helene-corrected", "helene-no-momentum", "helene-no-anneal"),
+    *("helene-floor-3", "helene-floor-2", "helene-floor-0.9", "zo-sgd-mmt", "zo-adam"),
+    *("helene-own-batch", "helene-backprop"),
+)
 
 PRESETS = {
     "smoke": Preset(
@@ -115,7 +137,7 @@ PRESETS = {
         ("mezo", "helene"),
         ("full",),
         ("zero-shot", "linear-probe", "bias-only"),
-        (1.0, 3.0),
+        (1.0, 3.0, 10.0),
         {"masked": 160, "causal": 160},
         8,
         {"masked": (13, 21), "causal": (0, 1)},
@@ -139,6 +161,22 @@ PRESETS = {
         {"masked": (13, 21, 42), "causal": (0, 1, 2)},
         target={("masked", "sst2"): 0.7, ("causal", "sst2"): 0.82, ("causal", "copa"): 0.65},
         row_length=64,
+        extend=3,
+    ),
+    "parts": Preset(
+        "parts",
+        "One GPU: each switch of HELENE and each control of a gain, on fewer steps.",
+        {"causal": ("sst2",)},
+        ("mezo", "helene", *_PARTS),
+        ("full",),
+        ("bias-only",),
+        (0.3, 1.0, 3.0, 10.0),
+        {"causal": 500},
+        5,
+        {"causal": (0, 1)},
+        target={("causal", "sst2"): 0.75},
+        row_length=64,
+        extend=2,
     ),
     "paper": Preset(
         "paper",

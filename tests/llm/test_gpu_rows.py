@@ -10,7 +10,7 @@ from llm_families import make, wordpiece
 
 from helene.lab.store import read_jsonl
 from llm_bench import gguf, gpu_rows, mlm_head, models
-from llm_bench.tables import presets
+from llm_bench.tables import execute, presets
 from llm_bench.tiny.pretrain import Recipe, tiny_model
 
 
@@ -74,6 +74,7 @@ def short(monkeypatch):
 
     preset = dataclasses.replace(
         presets.get_preset("small"),
+        name="short",
         tasks={"causal": ("sst2",), "masked": ("sst2",)},
         methods=("mezo",),
         untrained=("zero-shot",),
@@ -93,8 +94,8 @@ def short(monkeypatch):
 def test_calls_collect_run_and_export(short, toy_data, tmp_path, capsys):
     keep, carried, out = tmp_path / "keep", tmp_path / "carried", tmp_path / "out"
     causal = tiny_model(Recipe("causal", steps=2, width=16, heads=2), tmp_path / "cache")
-    words = ["--keep", str(keep), "--data", str(toy_data), "--out", str(out), "--preset", "short", "--device", "cpu"]
-    words += ["--random-models", "--head-steps", "2", "--masked-parts", "2"]
+    words = ["--keep", str(keep), "--data", str(toy_data), "--out", str(out), "--device", "cpu"]
+    words += ["--random-models", "--head-steps", "2", "--masked-parts", "2", "--rows", "short/masked/sst2"]
     carried.mkdir()
     (tmp_path / "e").mkdir()
     with tarfile.open(tmp_path / "e.tar", "w") as tar:
@@ -107,11 +108,52 @@ def test_calls_collect_run_and_export(short, toy_data, tmp_path, capsys):
     (carried / "masked.1").write_bytes(whole[1000:])
     assert gpu_rows.main([*words, "--carried", str(carried)]) == 0
     assert "all runs are there" in capsys.readouterr().out
-    assert {r.config["model"] for r in read_jsonl(out / "masked-sst2.jsonl")} == {
+    assert {r.config["model"] for r in read_jsonl(out / "short-masked-sst2.jsonl")} == {
         "MiniLM-L6 with an MLM head trained here"
     }
-    assert gpu_rows.main([*words, "--model", f"causal={causal}"]) == 0
-    records = read_jsonl(out / "causal-sst2.jsonl")
-    assert {r.config["method"] for r in records} == {"zero-shot", "mezo"}
-    assert {r.config["role"] for r in records if r.config["method"] == "mezo"} == {"tune", "test"}
+    words = [*words[:-1], "short/causal/sst2/mezo,zero-shot", "--model", f"causal={causal}"]
+    assert gpu_rows.main([*words, "--methods", "zero-shot"]) == 0
+    file = out / "short-causal-sst2.jsonl"
+    assert [r.config["method"] for r in read_jsonl(file)] == ["zero-shot"]
+    assert gpu_rows.main(words) == 0
+    records = read_jsonl(file)
+    assert sorted((r.config["method"], r.config["role"]) for r in records) == [
+        ("mezo", "test"),
+        ("mezo", "tune"),
+        ("zero-shot", "test"),
+    ]
     assert all(r.config["best"] == "copy" for r in records)
+    # Records of another machine stand: nothing is left to run.
+    capsys.readouterr()
+    words[1] = str(tmp_path / "another")
+    assert gpu_rows.main([*words, "--resume", str(out), "--minutes", "0"]) == 0
+    assert "all runs are there" in capsys.readouterr().out
+
+
+def test_what_is_there_is_exported_when_a_call_is_interrupted(short, toy_data, tmp_path, monkeypatch, capsys):
+    causal = tiny_model(Recipe("causal", steps=2, width=16, heads=2), tmp_path / "cache")
+    made, real = [], execute.run
+
+    def interrupted(config, env):
+        if made:
+            raise KeyboardInterrupt
+        made.append(config)
+        return real(config, env)
+
+    monkeypatch.setattr(execute, "run", interrupted)
+    words = ["--keep", str(tmp_path / "k"), "--data", str(toy_data), "--out", str(tmp_path / "o"), "--device", "cpu"]
+    words += ["--random-models", "--model", f"causal={causal}", "--rows", "short/causal/sst2/zero-shot,mezo"]
+    assert gpu_rows.main(words) == 0
+    assert "interrupted" in capsys.readouterr().out
+    assert [r.config["method"] for r in read_jsonl(tmp_path / "o" / "short-causal-sst2.jsonl")] == ["zero-shot"]
+
+
+def test_the_rows_of_a_call_are_presets_and_methods_that_exist():
+    for word in gpu_rows.ROWS:
+        name, cells = gpu_rows.cells_of(word)
+        assert cells, word
+        assert {cell.task for cell in cells} <= set(presets.get_preset(name).tasks[cells[0].kind])
+    _, cells = gpu_rows.cells_of("small/causal/sst2/helene,zero-shot,mezo")
+    assert [cell.method for cell in cells] == ["helene", "zero-shot", "mezo"]
+    with pytest.raises(ValueError, match="there is no method 'none'"):
+        gpu_rows.cells_of("small/causal/sst2/none")

@@ -1,0 +1,98 @@
+"""A method's natural step size at a model's initial point: the one at which its first moves are MeZO's in size.
+
+HELENE divides by max(gamma h, floor). At the first estimate h = (1 − beta2) B c² z², with c the measured slope and z
+standard normal (h = B c² z² where h is corrected), so one measured mean of c² gives the mean over coordinates of the
+factor 1 / max(gamma h, floor), and lr is natural where lr times that factor is what MeZO's step is. It is the *first*
+estimate that bounds lr: h starts at 0 and its coordinates with a small z stay at the floor, while later h grows
+towards B c².
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import NormalDist, fmean, median
+from typing import TYPE_CHECKING, Any
+
+from llm_bench import methods
+
+if TYPE_CHECKING:
+    from llm_bench.runs.config import RunConfig
+    from llm_bench.runs.session import Session
+
+SLOPES = 10  # measured at the initial point: 20 forwards, counted as part of the tuning
+_UNMOVED = 1e-30  # a learning rate too small to change a weight
+_NORMAL = NormalDist()
+
+
+def needs_slope(method: str) -> bool:
+    """Whether the natural step size of a method follows from the size of c."""
+    named = methods.METHODS.get(method)
+    return named is not None and named.cls == "Helene" and _source(named) in ("spsa", "spsa_own_batch")
+
+
+def denominator(method: str, slope: Mapping[str, Any], batch_size: int) -> float:
+    """What a method's first moves are divided by: lr = MeZO's times ``lr_ratio`` times this is natural.
+
+    Args:
+        method: Of `llm_bench.methods`.
+        slope: Of `measure_slope`; not looked at where `needs_slope` is False.
+        batch_size: B.
+    """
+    named = methods.get_method(method)
+    if named.cls != "Helene":
+        return 1.0
+    floor, gamma = named.fixed.get("floor", 1.0), named.fixed.get("gamma", 1.0)
+    if not needs_slope(method):
+        return float(floor)
+    share = 1.0 if named.fixed.get("bias_correction") else 1.0 - named.fixed.get("beta2", 0.99)
+    scale = gamma * share * batch_size * slope["mean_square"]
+    if floor == "quantile:1":
+        return scale * largest_square(int(slope["dimension"]))
+    return 1.0 / mean_factor(scale, float(floor))
+
+
+def mean_factor(scale: float, floor: float) -> float:
+    """E 1 / max(scale z², floor) for a standard normal z."""
+    radius = math.sqrt(floor / scale)
+    upper = _NORMAL.cdf(-radius)
+    return (1.0 - 2.0 * upper) / floor + 2.0 / scale * (_NORMAL.pdf(radius) / radius - upper)
+
+
+def largest_square(dimension: int) -> float:
+    """The size of the largest of that many squares of standard normals: their quantile at 1 − 1 / dimension."""
+    return _NORMAL.inv_cdf(0.5 / dimension) ** 2
+
+
+def measure_slope(config: RunConfig, session: Session) -> dict[str, Any]:
+    """c of ``config.steps`` pairs at the initial point, each on a minibatch of its own; no weight moves.
+
+    Returns:
+        ``slope``: ``mean_square`` of c and ``dimension``, the median size of a layer; ``forwards``; ``status``.
+    """
+    from helene.trajectory import Trajectory
+    from llm_bench.runs.stepper import PlainStepper
+    from llm_bench.runs.stream import BatchStream
+
+    session.reset(config.seed)
+    stream = BatchStream(len(session.tokens(config).train), config.batch_size, config.data_seed)
+    module = session.model.module
+    hyper = {"lr": _UNMOVED, "eps": config.eps}
+    optimizer = methods.build(
+        config.method, module, hyper, seed=config.seed, batch_size=stream.batch_size, steps=config.steps
+    )
+    recorded = Trajectory.record(optimizer)
+    stepper = PlainStepper(module, optimizer, session.loss(config), first_order=False)
+    for step in range(1, config.steps + 1):
+        stepper.step(session.batch(config, stream.rows(step)), lambda: None)  # type: ignore[arg-type, return-value]
+    sizes = [sum(p.numel() for p in group["params"] if p.requires_grad) for group in optimizer.param_groups]
+    return {
+        "status": "out_of_budget",
+        "message": f"{config.steps} slopes measured",
+        "slope": {"mean_square": fmean(s[0] ** 2 for s in recorded.scalars), "dimension": median(sizes)},
+        "forwards": stepper.forwards,
+    }
+
+
+def _source(named: methods.Method) -> str:
+    return str(named.fixed.get("curvature", "spsa"))

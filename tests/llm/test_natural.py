@@ -1,0 +1,108 @@
+"""Natural step sizes: the closed forms against draws, and what a plan makes of them."""
+
+import dataclasses
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from helene.lab.store import Record
+from llm_bench import natural
+from llm_bench.methods import METHODS
+from llm_bench.runs.environment import environment
+from llm_bench.tables import execute, plan
+from llm_bench.tables.plan import Cell
+from llm_bench.tables.presets import get_preset
+
+
+@pytest.mark.parametrize(("scale", "floor"), [(2e3, 1.0), (3.2, 0.9), (0.01, 2.0), (1e5, 3.0)])
+def test_the_mean_factor_is_the_integral(scale, floor):
+    def inside(z):
+        return stats.norm.pdf(z) / max(scale * z * z, floor)
+
+    radius = math.sqrt(floor / scale)
+    parts = [0.0, radius, 2 * radius, 10 * radius, max(20 * radius, 40.0)]
+    whole = 2 * sum(integrate.quad(inside, a, b, epsabs=0, epsrel=1e-10)[0] for a, b in pairwise(parts))
+    assert natural.mean_factor(scale, floor) == pytest.approx(whole, rel=1e-7)
+
+
+def test_the_largest_square_is_that_of_draws():
+    draws = np.random.default_rng(0).standard_normal((400, 10_000))
+    median = np.median((draws**2).max(axis=1))
+    # a value that a draw passes with probability 1/d is the largest of d draws' quantile at (1 − 1/d)^d, about 1/e
+    assert natural.largest_square(10_000) == pytest.approx(np.quantile((draws**2).max(axis=1), math.exp(-1)), rel=0.02)
+    assert natural.largest_square(10_000) < median
+
+
+def test_denominators_by_method():
+    slope = {"mean_square": 1e4, "dimension": 1e6}
+    assert natural.denominator("mezo", {}, 16) == 1.0
+    assert natural.denominator("zo-adam", {}, 16) == 1.0
+    assert natural.denominator("helene-no-curvature", {}, 16) == 1.0
+    assert natural.denominator("helene-backprop", {}, 16) == 1.0
+    plain = natural.denominator("helene", slope, 16)
+    assert plain == pytest.approx(1 / natural.mean_factor(0.01 * 16 * 1e4, 1.0))
+    assert natural.denominator("helene-floor-3", slope, 16) > plain
+    assert natural.denominator("helene-floor-0.9", slope, 16) < plain
+    assert natural.denominator("helene-corrected", slope, 16) > 5 * plain
+    assert natural.denominator("helene-scalar-h", slope, 16) > 1600
+    small = {"mean_square": 1e-9, "dimension": 1e6}
+    assert natural.denominator("helene", small, 16) == pytest.approx(1.0), "h below the floor: heavy-ball MeZO"
+    assert {name for name in METHODS if natural.needs_slope(name)} == {
+        name for name, m in METHODS.items() if m.cls == "Helene" and m.fixed.get("curvature", "spsa").startswith("spsa")
+    }
+
+
+PRESET = dataclasses.replace(get_preset("small"), extend=2)
+HELENE = Cell("causal", "sst2", "helene", "full")
+
+
+@pytest.fixture
+def bench(toy_data, monkeypatch):
+    monkeypatch.setattr(execute, "resolved", lambda config, env: config)
+    return execute.Bench(PRESET, {"causal": "m"}, environment(toy_data))
+
+
+def records(bench, cell, losses, slope=None):
+    """Of the runs that `measured` wants next, until it wants a test run; the dev loss a function of lr."""
+    found = {}
+    while True:
+        what = execute.measured(bench, cell, found)
+        if not what.next or what.next[0].role == "test":
+            return found, what
+        for config in what.next:
+            result = {"status": "out_of_budget", "slope": slope}
+            if config.role == "tune":
+                loss = losses(config.lr)
+                result |= {"dev": {"metric": 1 / (1 + loss), "loss": loss, "option_loss": loss, "auc": None}}
+            record = Record.of("llm/small", config.to_dict(), result)
+            found[record.key] = record
+
+
+def test_a_grid_follows_the_measured_slope_and_grows_where_its_end_is_best(bench):
+    slope = {"mean_square": 1e4, "dimension": 1e6}
+    unit = 1e-7 * natural.denominator("helene", slope, 16)
+    found, what = records(bench, HELENE, lambda lr: abs(math.log(lr / unit)), slope)
+    assert what.choice.lr == pytest.approx(unit, rel=5e-3)
+    assert not what.choice.edge
+    assert len(found) == 1 + 6
+    found, what = records(bench, HELENE, lambda lr: abs(math.log(lr / (90 * unit))), slope)
+    assert what.choice.lr == pytest.approx(90 * unit, rel=5e-3)
+    assert not what.choice.edge
+    assert len(found) == 1 + 6 + 2
+    found, what = records(bench, HELENE, lambda lr: lr, slope)
+    assert what.choice.edge, "an end that stays best is told"
+    assert len(found) == 1 + 6 + 2
+    assert len(what.tuning) == len(found)
+
+
+def test_every_method_tries_as_many_step_sizes(bench):
+    for method in ("mezo", "helene", "helene-scalar-h", "zo-adam"):
+        cell = dataclasses.replace(HELENE, method=method)
+        runs = plan.tuning_runs(PRESET, cell, "m", "cpu", denominator=3.0)
+        assert len(runs) == len(PRESET.multiples)
+    before = plan.slope_run(PRESET, HELENE, "m", "cpu")
+    assert 2 * before.steps == 20, "forwards of the measurement: a two-hundredth of one run's 4,000"
+    assert plan.slope_run(PRESET, dataclasses.replace(HELENE, method="mezo"), "m", "cpu") is None
