@@ -137,7 +137,7 @@ def update(
     stochastic: bool,
     rounds: int = ROUNDS,
     fast: bool = FAST,
-    num_warps: int | None = None,
+    num_warps: int = kernels.NUM_WARPS,
 ) -> None:
     """One step of a method for all parameters of a table, in place.
 
@@ -176,7 +176,7 @@ def update(
             fast,
             noise.ROUNDING_DRAW,
             noise.STATE_DRAW,
-            num_warps=num_warps or (updates.NUM_WARPS if any(kinds) else kernels.NUM_WARPS),
+            num_warps=num_warps,
             enable_fp_fusion=False,
         )
 
@@ -191,7 +191,7 @@ def update_and_perturb(
     values: Tensor,
     *,
     stochastic: bool,
-    num_warps: int | None = None,
+    num_warps: int = kernels.NUM_WARPS,
 ) -> None:
     """`update` for the step before, then `perturb` for this one, theta being read once for both.
 
@@ -232,7 +232,7 @@ def update_and_perturb(
             FAST,
             noise.ROUNDING_DRAW,
             noise.STATE_DRAW,
-            num_warps=num_warps or (updates.NUM_WARPS if any(kinds) else kernels.NUM_WARPS),
+            num_warps=num_warps,
             enable_fp_fusion=False,
         )
 

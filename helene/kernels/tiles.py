@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-TILE = 2048  # elements a program; a multiple of `helene.precision.BLOCK`
+TILE, STATE_TILE = 2048, 1024  # elements a program, without and with state; multiples of `helene.precision.BLOCK`
 MASK = 0xFFFFFFFF
 NUM_FIELDS = 12  # columns of a row: theta, out, first tile, numel, id low, id high, group, and five of state
 
@@ -39,13 +39,13 @@ class Tiles:
 
     Args:
         pieces: The parameters, all of one dtype and device, contiguous.
-        tile: Elements a program, a multiple of `helene.precision.BLOCK`.
+        tile: Elements a program, a multiple of `helene.precision.BLOCK`; by default what was fastest on an H100.
 
     Raises:
         ValueError: If there is none, dtypes or devices differ, or one is not contiguous.
     """
 
-    def __init__(self, pieces: Sequence[Piece], tile: int = TILE) -> None:
+    def __init__(self, pieces: Sequence[Piece], tile: int | None = None) -> None:
         if not pieces:
             raise ValueError("a launch needs at least one parameter, got none")
         kinds = {(piece.theta.dtype, piece.theta.device) for piece in pieces}
@@ -54,6 +54,7 @@ class Tiles:
         if not all(piece.theta.is_contiguous() for piece in pieces):
             raise ValueError("parameters in a launch must be contiguous; use the path without kernels for the others")
         self.pieces = [piece for piece in pieces if piece.theta.numel()]
+        tile = tile or (STATE_TILE if any(piece.state for piece in pieces) else TILE)
         device, self.tile = pieces[0].theta.device, tile
         self.base = _lowest([piece.theta for piece in self.pieces] or [pieces[0].theta])
         self.state = [_lowest(list(column)) for column in zip(*(p.state for p in self.pieces), strict=True)]

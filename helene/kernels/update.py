@@ -15,7 +15,6 @@ import triton.language as tl
 from helene.kernels.perturb import inside_of, key_of
 from helene.kernels.philox import normals, words
 
-NUM_WARPS = 8
 NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)  # how a state is stored
 SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN = range(7)
 _FLOAT32, _BFLOAT16, _SIGNED, _UNSIGNED = map(tl.constexpr, (FLOAT32, BFLOAT16, SIGNED, UNSIGNED))
