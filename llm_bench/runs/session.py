@@ -61,7 +61,7 @@ class Session:
     def fresh_peaks(self) -> PeakBytes:
         """Peaks for one run: of the load, and nothing that another run held at once.
 
-        What earlier runs held goes first: an engine and its optimizer refer to each other, so only a collection does it.
+        What earlier runs held goes first: an engine and its optimizer refer to each other, so it takes a collection.
         """
         gc.collect()
         if self.model.device.type == "cuda":

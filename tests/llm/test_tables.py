@@ -244,7 +244,7 @@ def test_a_preset_runs_to_a_page_and_a_second_call_runs_nothing(tiny, tmp_path):
         ), "no time, no run"
         assert execute(made, wanted, store, progress=False) == 0
         records = store.records(experiment("smoke"))
-        assert len(records) == 2 + 2 + 3
+        assert len(records) == 3 + 2 + 3
         assert execute(made, wanted, store, minutes=1.0, progress=False) == 0
         assert store.records(experiment("smoke")) == records
     path = demo.demo_page(tmp_path, made, records)
