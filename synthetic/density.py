@@ -6,7 +6,8 @@ G = Σ E slope², summed over the coordinates that share a direction: in step si
     ∂p/∂t = ∂(η phi'(u) p + ½ η² (G + 2 E phi'(u)²) ∂p/∂u) / ∂u,
 
 the 2 E phi'² being the coordinate's own share, which matters at small d. Crank-Nicolson in time with steps that grow,
-central differences in u, G extrapolated to the middle of a step. Never imports torch: its own profiles, in numpy.
+in each block its own; G extrapolated to the middle of a step; in u central differences, but upwind ones where the
+density has shrunk below a cell. Never imports torch: its own profiles, in numpy.
 """
 
 from __future__ import annotations
@@ -75,25 +76,50 @@ def mean_field_steps(profile: str, groups: Sequence[Group], eta: float, target: 
         target: Relative gap.
         limit: Most steps.
     """
-    states = [_State(PROFILES[profile], g, _noise(profile, groups, g, eta)) for g in groups]
-    gap = start = sum(s.gap for s in states)
-    step = _FIRST_STEP / (eta * max(g.curvature for g in groups))
-    t, made = 0.0, 0
-    while gap > target * start:
-        if t > limit or not 0.0 < gap < 1e3 * start:
+    blocks = [
+        _Block([_State(PROFILES[profile], g, _noise(profile, groups, g, eta)) for g in groups if g.block == block], eta)
+        for block in dict.fromkeys(g.block for g in groups)
+    ]
+    total = start = sum(b.gap for b in blocks)
+    t = 0.0
+    while total > target * start:
+        if t > limit or not 0.0 < total < 1e3 * start:
             return math.inf
-        # A point source makes Crank-Nicolson ring: the first steps are short and implicit.
-        h, implicit = (step / 4.0, 1.0) if made < 8 else (max(step, _GROWTH * t), 0.5)
-        made += 1
-        noise = {s.group.block: 0.0 for s in states}
-        for s in states:
-            noise[s.group.block] += s.group.count * max(0.0, 1.5 * s.slope2 - 0.5 * s.slope2_before)
-        for s in states:
-            s.advance(eta, h, noise[s.group.block], implicit)
-        before, gap, t = gap, sum(s.gap for s in states), t + h
-    if gap <= 0.0:
+        min(blocks, key=lambda b: b.t).advance()
+        before, since = total, t
+        t = min(b.t for b in blocks)
+        total = sum(b.gap_at(t) for b in blocks)
+    if total <= 0.0:
         return math.inf
-    return t - h * math.log(target * start / gap) / math.log(before / gap)  # the decay inside a step is exponential
+    # The decay inside a step is exponential.
+    return t - (t - since) * math.log(target * start / total) / math.log(before / total)
+
+
+class _Block:
+    """The groups that share a direction; no other block's noise reaches them, so their steps in time are their own."""
+
+    def __init__(self, states: list[_State], eta: float) -> None:
+        self.states, self.eta = states, eta
+        self.step = _FIRST_STEP / (eta * max(s.group.curvature for s in states))
+        self.t = self.t_before = 0.0
+        self.gap = self.gap_before = sum(s.gap for s in states)
+        self.made = 0
+
+    def advance(self) -> None:
+        # A point source makes Crank-Nicolson ring: the first steps are short and implicit.
+        h, implicit = (self.step / 4.0, 1.0) if self.made < 8 else (max(self.step, _GROWTH * self.t), 0.5)
+        noise = sum(s.group.count * max(0.0, 1.5 * s.slope2 - 0.5 * s.slope2_before) for s in self.states)
+        for s in self.states:
+            s.advance(self.eta, h, noise, implicit)
+        self.t_before, self.gap_before = self.t, self.gap
+        self.t, self.gap, self.made = self.t + h, sum(s.gap for s in self.states), self.made + 1
+
+    def gap_at(self, t: float) -> float:
+        """Within the last step."""
+        if not 0.0 < self.gap < self.gap_before:
+            return self.gap
+        done = (t - self.t_before) / (self.t - self.t_before)
+        return self.gap_before * (self.gap / self.gap_before) ** done
 
 
 def _noise(profile: str, groups: Sequence[Group], g: Group, eta: float) -> float:
@@ -133,7 +159,11 @@ class _State:
     def advance(self, eta: float, h: float, noise: float, implicit: float) -> None:
         p, cell = self.p, self.cell
         spread = 0.5 * eta**2 * (noise + 2.0 * self.slope2) / (self.group.scale**2 * cell)
-        left, right = 0.5 * eta * self.drift + spread, 0.5 * eta * self.drift - spread
+        half = 0.5 * eta * self.drift
+        # Central differences where diffusion wins, upwind ones where they would make a density narrower than a cell
+        # turn negative.
+        left = np.maximum(np.maximum(spread + half, 2.0 * half), 0.0)
+        right = -np.maximum(np.maximum(spread - half, -2.0 * half), 0.0)
         diagonal = np.zeros_like(p)
         diagonal[:-1] -= left
         diagonal[1:] += right
