@@ -117,13 +117,20 @@ def _tidy(svg: str, alt: str) -> str:
     svg = re.sub(r'((?:\s|<use )(?:d|x|y)=")([^"]*)"', lambda m: m[1] + _rounded(m[2]) + '"', svg)
     svg = re.sub(r"(?:\s*<use [^>]*?style=\"([^\"]*)\"/>)(?:\s*<use [^>]*?style=\"\1\"/>)+", _shared_style, svg)
     svg = svg.replace(INK, "currentColor")
+    svg = re.sub(r" ?\n\s*(?=[A-Za-z\"])", "", svg)  # within the d of a path
     svg = re.sub(r"\n\s*", "\n", svg)
-    prefix = "f" + hashlib.sha256(svg.encode()).hexdigest()[:8]
-    svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
-    svg = re.sub(r'href="#', f'href="#{prefix}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{prefix}-", svg)
+    svg = _own_ids(svg)
     said = html.escape(alt)
     return re.sub(r"<svg([^>]*)>", rf'<svg role="img" aria-label="{_literal(said)}"\1>', svg, count=1)
+
+
+def _own_ids(svg: str) -> str:
+    """Short ids that no other drawing has; those that nothing refers to are left out."""
+    prefix = "f" + hashlib.sha256(svg.encode()).hexdigest()[:8]
+    used = dict.fromkeys(re.findall(r'(?:href="|url\()#([^")]+)', svg))
+    names = {old: f"{prefix}-{index:x}" for index, old in enumerate(used)}
+    svg = re.sub(r' id="([^"]*)"', lambda m: f' id="{names[m[1]]}"' if m[1] in names else "", svg)
+    return re.sub(r'(href="|url\()#([^")]+)', lambda m: f"{m[1]}#{names[m[2]]}", svg)
 
 
 def _rounded(numbers: str) -> str:

@@ -86,7 +86,7 @@ def render_page(
         back: Whether to link ``../index.html``.
     """
     addressed = [Section(s.title, s.body, s.anchor or _slug(s.title)) for s in sections]
-    return _TEMPLATES.get_template("page.html").render(
+    page = _TEMPLATES.get_template("page.html").render(
         title=title,
         answer=_with_code(answer),
         sections=addressed,
@@ -95,6 +95,25 @@ def render_page(
         back=back,
         facts=_facts(provenance, command),
     )
+    return _share_outlines(page)
+
+
+_OUTLINE = re.compile(r'<path id="([^"]+)" (d="[^"]+" transform="scale\(0\.015625\)")/>\n?')
+
+
+def _share_outlines(page: str) -> str:
+    """The outlines of letters, a third of each drawing, once for all drawings of the page."""
+    names: dict[str, str] = {}
+    shared: dict[str, str] = {}
+    for name, outline in _OUTLINE.findall(page):
+        names[name] = shared.setdefault(outline, f"o{len(shared):x}")
+    if len(names) == len(shared):  # one drawing at most
+        return page
+    page = _OUTLINE.sub("", page)
+    page = re.sub(r'(<use href="#)([^"]+)"', lambda m: f'{m[1]}{names.get(m[2], m[2])}"', page)
+    outlines = "".join(f'<path id="{name}" {outline}/>' for outline, name in shared.items())
+    hidden = f'<svg width="0" height="0" style="position: absolute" aria-hidden="true"><defs>{outlines}</defs></svg>'
+    return page.replace("<body>", f"<body>\n{hidden}", 1)
 
 
 def _slug(title: str) -> str:
