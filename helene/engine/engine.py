@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -381,8 +382,10 @@ class Engine:
         return self._setting.device.type == "cuda"
 
     def _check_ranks(self) -> None:
-        group = self.optimizer.param_groups[0]
-        self.ranks.check(self.optimizer._targets, (group["seed"], group["step"]), "seed or step")
+        groups = self.optimizer.param_groups
+        settings = [[(k, v) for k, v in g.items() if isinstance(v, bool | int | float | str)] for g in groups]
+        numbers = groups[0]["seed"], groups[0]["step"], zlib.crc32(repr(settings).encode())
+        self.ranks.check(self.optimizer._targets, numbers, "seed, step or a hyper-parameter")
 
     def _tell(self, message: str) -> None:
         if message not in self._told:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,13 +37,16 @@ class Ranks:
             RuntimeError: If a rank has died.
         """
         if self.size > 1:
-            try:
-                dist.all_reduce(losses, group=self.group)
-            except RuntimeError as error:
-                raise RuntimeError(
-                    f"rank {self.rank} could not exchange losses ({_first_line(error)}): another rank has probably "
-                    "died; parameters are those of the step before, start all ranks again from a checkpoint"
-                ) from error
+            self._exchange(losses, dist.ReduceOp.SUM, "losses")
+
+    def _exchange(self, numbers: Tensor, how: Any, what: str) -> None:
+        try:
+            dist.all_reduce(numbers, op=how, group=self.group)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"rank {self.rank} could not exchange {what} ({_first_line(error)}): another rank has probably died; "
+                "parameters are those of the step before, start all ranks again from a checkpoint"
+            ) from error
 
     def check(self, targets: Sequence[Target], numbers: Sequence[int], what: str) -> None:
         """Make sure that all ranks hold the same parameters and the same numbers.
@@ -58,20 +62,31 @@ class Ranks:
         if self.size == 1:
             return
         device = targets[0].tensor.device
-        mine = torch.tensor([_signed(n) for n in numbers], dtype=torch.int64, device=device)
-        prints = torch.cat([mine, *(fingerprint(t.tensor).to(device) for t in targets)])
-        low, high = prints.clone(), prints.clone()
-        dist.all_reduce(low, op=dist.ReduceOp.MIN, group=self.group)
-        dist.all_reduce(high, op=dist.ReduceOp.MAX, group=self.group)
-        differ = (low != high).nonzero().flatten().tolist()
-        if not differ:
-            return
-        if differ[0] < len(numbers):
+        # Few numbers, as many on every rank: what follows has as many as there are parameters.
+        names = zlib.crc32(repr([(t.name, t.id, tuple(t.tensor.shape), str(t.tensor.dtype)) for t in targets]).encode())
+        mine = torch.tensor([len(targets), names, *map(_signed, numbers)], dtype=torch.int64, device=device)
+        differ = self._differ(mine)
+        if differ and differ[0] < 2:
+            raise RuntimeError(
+                f"ranks train other parameters: rank {self.rank} has {len(targets)}, the first {targets[0].name}; "
+                "build the same model on every rank"
+            )
+        if differ:
             raise RuntimeError(f"ranks differ in {what}; give every rank the same")
-        name = targets[(differ[0] - len(numbers)) // 2].name
-        raise RuntimeError(
-            f"ranks hold different parameters (first {name}); load the same weights on every rank before the first step"
-        )
+        differ = self._differ(torch.cat([fingerprint(t.tensor).to(device) for t in targets]))
+        if differ:
+            raise RuntimeError(
+                f"ranks hold different parameters (first {targets[differ[0] // 2].name}); load the same weights on "
+                "every rank before the first step"
+            )
+
+    def _differ(self, numbers: Tensor) -> list[int]:
+        """Where ranks do not have the same numbers."""
+        low, high = numbers.clone(), numbers.clone()
+        self._exchange(low, dist.ReduceOp.MIN, "fingerprints")
+        self._exchange(high, dist.ReduceOp.MAX, "fingerprints")
+        found: list[int] = (low != high).nonzero().flatten().tolist()
+        return found
 
 
 @torch.no_grad()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
+import time
 import warnings
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +30,17 @@ def _model(seed: int = 0) -> TiedModel:
     return TiedModel()
 
 
-def _engine(model: TiedModel, seed: int = 5) -> Engine:
-    optimizer = Helene(model.named_parameters(), lr=1e-3, anneal_horizon=10, batch_size=8, seed=seed, model=model)
+def _engine(model: TiedModel, seed: int = 5, lr: float = 1e-3, group: Any = None) -> Engine:
+    optimizer = Helene(model.named_parameters(), lr=lr, anneal_horizon=10, batch_size=8, seed=seed, model=model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Engine(model, optimizer, loss, scratch_bytes=1 << 15, unit_bytes=3000, check_every=2)
+        return Engine(model, optimizer, loss, scratch_bytes=1 << 15, unit_bytes=3000, check_every=2, group=group)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def _rank(rank: int, port: int, results: Any) -> None:
@@ -43,7 +53,13 @@ def _rank(rank: int, port: int, results: Any) -> None:
         share = {name: value[ROWS * rank : ROWS * (rank + 1)] for name, value in batch_of(step, 2 * ROWS).items()}
         losses.append(float(engine.step(share)))
     said = []
-    for make in (lambda: _engine(_model(), seed=5 + rank), lambda: _engine(_model(seed=rank))):
+    other = (
+        lambda: _engine(_model(), seed=5 + rank),
+        lambda: _engine(_model(seed=rank)),
+        lambda: _engine(TiedModel(depth=2 + rank)),
+        lambda: _engine(_model(), lr=1e-3 * (1 + rank)),
+    )
+    for make in other:
         try:
             make()
         except RuntimeError as error:
@@ -63,11 +79,11 @@ def test_two_ranks_make_the_step_of_one_with_both_shares() -> None:
     engine = _engine(model)
     expected = [float(engine.step(batch_of(step, 2 * ROWS))) for step in range(STEPS)]
     context = multiprocessing.get_context("spawn")
-    results, port = context.SimpleQueue(), 29_500 + torch.randint(2000, ()).item()
+    results, port = context.Queue(), _free_port()
     processes = [context.Process(target=_rank, args=(rank, port, results)) for rank in range(2)]
     for process in processes:
         process.start()
-    found = dict((rank, rest) for rank, *rest in (results.get() for _ in processes))
+    found = dict((rank, rest) for rank, *rest in (results.get(timeout=100) for _ in processes))
     for process in processes:
         process.join(30)
         assert process.exitcode == 0
@@ -77,5 +93,49 @@ def test_two_ranks_make_the_step_of_one_with_both_shares() -> None:
         for mine, other, whole in zip(weights, found[0][1], model.parameters(), strict=True):
             assert (mine == other).all()
             torch.testing.assert_close(torch.from_numpy(mine), whole.detach(), rtol=0, atol=5e-5)
-        assert "ranks differ in seed or step" in said[0]
+        assert "ranks differ in seed, step or a hyper-parameter" in said[0]
         assert "ranks hold different parameters (first embed.weight)" in said[1]
+        assert "ranks train other parameters" in said[2]
+        assert "ranks differ in seed, step or a hyper-parameter" in said[3]
+
+
+def _mortal(rank: int, port: int, results: Any, how: str) -> None:
+    """Rank 1 dies (or sleeps, which only a timeout tells) before its third step."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    group = dist.new_group(timeout=timedelta(seconds=60 if how == "dies" else 5))
+    model = _model()
+    dist.barrier()
+    engine = _engine(model, group=group)
+    for step in range(STEPS):
+        if rank == 1 and step == 2:
+            if how == "sleeps":
+                time.sleep(12)
+            os._exit(1)
+        before = [p.detach().clone() for p in model.parameters()]
+        try:
+            engine.step(batch_of(step))
+        except RuntimeError as error:
+            same = all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+            results.put((step, str(error), same))
+            os._exit(0)
+
+
+@pytest.mark.parametrize("how", ["dies", "sleeps"])
+def test_a_rank_that_dies_or_hangs_is_an_error_and_moves_nothing(how: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    results, port = context.SimpleQueue(), _free_port()
+    processes = [context.Process(target=_mortal, args=(rank, port, results, how)) for rank in range(2)]
+    start = time.monotonic()
+    for process in processes:
+        process.start()
+    while results.empty() and time.monotonic() - start < 100:
+        time.sleep(0.1)
+    assert not results.empty(), "neither an error nor an end"
+    step, said, same = results.get()
+    for process in processes:
+        process.join(30)
+    assert step == 2
+    assert "rank 0 could not exchange losses" in said
+    assert "another rank has probably died" in said
+    assert same
