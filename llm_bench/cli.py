@@ -328,7 +328,7 @@ def _tune(arguments: argparse.Namespace) -> int:
 def _estimate(arguments: argparse.Namespace) -> int:
     from helene.lab.progress import readable_seconds
     from helene.lab.store import Store
-    from llm_bench.estimate import estimate, shape_of
+    from llm_bench.estimate import estimate, predict_run, shape_of
     from llm_bench.tables.execute import experiment
     from llm_bench.tables.plan import cells, test_runs, tuning_runs
 
@@ -343,7 +343,7 @@ def _estimate(arguments: argparse.Namespace) -> int:
         here = [c for c in cells(bench.preset) if c.kind == kind]
         runs = [r for c in here for r in tuning_runs(bench.preset, c, name, bench.device)]
         runs += [r for c in here for r in test_runs(bench.preset, c, name, bench.device, 1.0)]
-        found = estimate(runs, shapes, records)
+        found = estimate(runs, shapes, records, lambda c: predict_run(c, bench.env.source(c.model)).total)
         total += found.seconds
         print(
             f"{kind}, {name}: {found.runs} runs, {readable_seconds(found.seconds)} of training "

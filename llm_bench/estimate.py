@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
 
 from helene.lab.store import Record
 from llm_bench import methods
 from llm_bench.models import DTYPES
 from llm_bench.runs.config import UNTRAINED, RunConfig
+from llm_bench.tasks import get_task
+
+if TYPE_CHECKING:
+    from llm_bench.memory import Prediction
 
 # Multiply-adds a second that a device sustains on such forwards; only used where no run has been measured.
 RATES = {"cuda": 2e14, "cpu": 2e10}
@@ -81,13 +88,19 @@ class Estimate:
     source: str
 
 
-def estimate(configs: Sequence[RunConfig], shapes: Mapping[str, Shape], records: Iterable[Record] = ()) -> Estimate:
+def estimate(
+    configs: Sequence[RunConfig],
+    shapes: Mapping[str, Shape],
+    records: Iterable[Record] = (),
+    predict: Callable[[RunConfig], int] | None = None,
+) -> Estimate:
     """What a plan will take.
 
     Args:
         configs: The runs.
         shapes: Of each model by name.
         records: Runs made before: seconds a step are taken from those of the same cell.
+        predict: Peak bytes of a run, asked for the run that `step_bytes` takes for the largest.
     """
     known: dict[Any, list[float]] = {}
     for record in records:
@@ -95,6 +108,7 @@ def estimate(configs: Sequence[RunConfig], shapes: Mapping[str, Shape], records:
         if result.get("steps"):
             known.setdefault(_speed_key(record.config), []).append(result["training_seconds"] / result["steps"])
     seconds, peak, sources = 0.0, 0, set()
+    largest: RunConfig | None = None
     for config in configs:
         if config.method in UNTRAINED:
             continue
@@ -102,15 +116,15 @@ def estimate(configs: Sequence[RunConfig], shapes: Mapping[str, Shape], records:
         sources.add("measured" if measured else "counted")
         a_step = statistics.median(measured) if measured else _counted_seconds(config, shape)
         seconds += a_step * config.steps
-        peak = max(peak, step_bytes(config, shape))
+        if step_bytes(config, shape) > peak:
+            peak, largest = step_bytes(config, shape), config
+    if predict is not None and largest is not None:
+        peak = predict(largest)
     return Estimate(len(configs), seconds, peak, " and ".join(sorted(sources)) or "counted")
 
 
 def step_bytes(config: RunConfig, shape: Shape) -> int:
-    """Predicted peak of a step: weights, state, scratch, logits; for some a gradient and its activations.
-
-    A first guess before a sweep; `llm_bench.memory` predicts to a few percent.
-    """
+    """A first guess at a step's peak, to find the largest run of many; `predict_run` is within a few percent."""
     size = DTYPES[config.dtype].itemsize
     trained = shape.parameters if config.tuning == "full" else 0
     states = {"Helene": 2, "ZOMomentum": 1, "ZOAdam": 2, "ZOAdamW": 2, "ZOLion": 1, "ZOSophia": 2, "ZONewton": 1}
@@ -123,6 +137,63 @@ def step_bytes(config: RunConfig, shape: Shape) -> int:
         return shape.parameters * size + 4 * trained + state + logits + tokens * layers * shape.hidden * size * 16
     scratch = shape.embedding * size if config.tuning == "full" else 0
     return shape.parameters * size + state + scratch + logits + tokens * shape.hidden * size * 12
+
+
+def predict_run(config: RunConfig, source: str | os.PathLike[str]) -> Prediction:
+    """Peak bytes of a run's steps on a GPU, by what holds them, from the model's configuration alone.
+
+    Rows have the run's ``row_length``, else the task's typical number of tokens, and one row an example.
+
+    Args:
+        config: Of a method that trains.
+        source: The model's folder or name.
+
+    Raises:
+        FileNotFoundError: If there is no such model.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    from llm_bench import attention
+    from llm_bench.memory import fused_attention, predict
+    from llm_bench.models import LanguageModel, _config
+    from llm_bench.scoring import LOSSES
+    from llm_bench.tuning import prepare
+
+    auto = AutoModelForCausalLM if config.kind == "causal" else AutoModelForMaskedLM
+    with torch.device("meta"):
+        module = auto.from_config(_config(source), dtype=DTYPES[config.dtype], attn_implementation=attention.NAME)
+    module.eval()
+    model = LanguageModel(module, None, config.kind, config.model, "none", (), (), 0)
+    with fused_attention():
+        if config.tuning != "full":
+            prepare(model, config.tuned_by())
+
+    def factory(params: list[nn.Parameter]) -> Any:
+        holder = nn.Module()
+        holder.weight = params[0]
+        steps = max(1, config.steps)
+        return methods.build(
+            config.method, holder, config.hyper_parameters(), seed=0, batch_size=config.batch_size, steps=steps
+        )
+
+    task = get_task(config.task, config.kind)
+    return predict(module, LOSSES[task.loss], _typical_batch(config, task), factory, engine=config.engine)
+
+
+def _typical_batch(config: RunConfig, task: Any) -> dict[str, torch.Tensor]:
+    """A batch as `llm_bench.batches.collate` lays it out, on the meta device."""
+    rows, time = config.batch_size, config.row_length or TYPICAL_TOKENS.get(config.task, 64)
+    classes = len(task.classes) or 2
+    options, width = (rows * classes, 1) if task.loss == "classification" else (rows, 16)
+
+    def made(*size: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        return torch.empty(size, dtype=dtype, device="meta")
+
+    batch = {"input_ids": made(rows, time), "attention_mask": made(rows, time)}
+    batch |= {"site_rows": made(rows * width), "site_positions": made(rows * width)}
+    batch |= {"option_sites": made(options, width), "option_tokens": made(options, width)}
+    batch["option_mask"] = made(options, width, dtype=torch.float32)
+    return batch | ({"labels": made(rows)} if task.loss == "classification" else {})
 
 
 def _counted_seconds(config: RunConfig, shape: Shape) -> float:

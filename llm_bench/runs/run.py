@@ -149,6 +149,17 @@ def _keep_trajectory(training: Training, env: Environment, key: str) -> int | No
     return path.stat().st_size
 
 
+def _predicted(config: RunConfig, env: Environment) -> str:
+    from llm_bench.estimate import predict_run
+
+    try:
+        needed = predict_run(config, env.source(config.model)).summary()
+    except Exception:  # an architecture that the meta device cannot run; the row matters more
+        return ""
+    parts = ", ".join(f"{name} {size / 2**30:.1f}" for name, size in needed.items() if size >= 2**26)
+    return f"; a step was predicted to take, in GiB, {parts}" if parts else ""
+
+
 def _what_would_fit(config: RunConfig, env: Environment, err: Exception) -> str:
     device = torch.device(env.device)
     total = torch.cuda.mem_get_info(device)[1]
@@ -158,4 +169,6 @@ def _what_would_fit(config: RunConfig, env: Environment, err: Exception) -> str:
         rows = get_task(config.task, config.kind).max_length
         advice = f"a batch_size of {config.batch_size // 2} or rows shorter than {rows} tokens, or {advice}"
     first = str(err).splitlines()[0]
+    if config.method not in UNTRAINED:
+        first += _predicted(config, env)
     return f"{peak / 2**30:.1f} of {total / 2**30:.1f} GiB were taken when more was asked for ({first}); try {advice}"

@@ -196,3 +196,21 @@ def test_the_update_of_a_gradient_method_is_counted() -> None:
     targets = [memory.Target(module.weight, 0, "weight")]
     found = memory._update_peak(Adam([nn.Parameter(torch.zeros(1))]), targets)
     assert 7 * 4_000_000 < found < 14 * 4_000_000
+
+
+@pytest.mark.parametrize("tuning", ["full", "lora", "prefix"])
+@pytest.mark.parametrize("method", ["mezo", "helene", "ft-adam"])
+def test_runs_are_predicted_from_the_configuration_alone(tmp_path: Path, method: str, tuning: str) -> None:
+    from llm_bench.estimate import predict_run
+    from llm_bench.runs.config import RunConfig
+
+    module = build("opt-tiny", torch.float32, "cpu")
+    module.config.save_pretrained(tmp_path)  # no weights
+    eps = None if method == "ft-adam" else 1e-3
+    options: dict[str, Any] = {"lr": 1e-4, "eps": eps, "steps": 10, "eval_every": 5, "tuning": tuning}
+    config = RunConfig("m", "causal", "sst2", method, engine=eps is not None, device="cuda", **options)
+    found = predict_run(config, tmp_path)
+    trained = sum(p.numel() for p in module.parameters()) if tuning == "full" else 0
+    assert found.weights >= sum(p.nbytes for p in module.parameters())
+    assert found.state >= (0 if method == "mezo" else 8 * trained)
+    assert (found.gradients > 0) == (method == "ft-adam")
