@@ -172,7 +172,7 @@ def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[Cell]:
             "start": dict(start),
             "method": name,
             "variant": variant,
-            "space": {**spaces()[name], **{key: [value] for key, value in entry.items()}},
+            "space": {**spaces()[name], **{k: v if isinstance(v, Mapping) else [v] for k, v in entry.items()}},
             "target": TARGETS["first" if first else "zeroth"],
             "seeds": seeds(d),
             "cap": CAP,
