@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,13 +14,15 @@ import torch
 from numpy.typing import NDArray
 
 from llm_bench import generation, metrics
-from llm_bench.batches import Side, collate
+from llm_bench.batches import Batch, Side, collate
 from llm_bench.encode import Encoded
 from llm_bench.models import LanguageModel
 from llm_bench.scoring import token_log_likelihoods
 from llm_bench.tasks.base import Task
 
 TOKENS_ON_CPU, TOKENS_ON_GPU = 4096, 32768
+FULL_ON_CPU, FULL_ON_GPU = 256, 2048  # tokens that keep the device busy: from there on padding costs more than it saves
+PADDING = 1.1  # padded tokens of a full batch over its own, at most
 LOGITS_AT_ONCE = 1 << 27  # half a gigabyte in float32
 
 
@@ -128,39 +131,97 @@ def score(
     Raises:
         FloatingPointError: If a log-likelihood is not finite.
     """
-    device = model.device
-    max_tokens = max_tokens or (TOKENS_ON_CPU if device.type == "cpu" else TOKENS_ON_GPU)
-    side = side or ("left" if model.kind == "causal" else "right")
-    rows, first_option = _rows(examples)
-    totals = np.zeros(first_option[-1])
-    counts = np.zeros(first_option[-1], np.int64)
-    pending = []
-    max_sites = max(1, LOGITS_AT_ONCE // model.module.config.get_text_config().vocab_size)
+    made = prepared(model, examples, max_tokens, max_rows, side)
+    totals = np.zeros(len(made.counts))
     with torch.inference_mode():
-        for chunk in _batches(rows, max_tokens, max_rows or len(rows), max_sites):
-            batch = collate([row.encoded for row in chunk], model.pad_id, side, device=device)
-            sums = token_log_likelihoods(model.module, batch).double().sum(dim=-1)
-            pending.append(([index for row in chunk for index in row.options], sums))
-            for row in chunk:
-                counts[list(row.options)] = [len(option) for option in row.encoded.options]
-    if pending:
-        values = torch.cat([sums for _, sums in pending]).cpu().numpy()
-        totals[[index for indices, _ in pending for index in indices]] = values
+        sums = [token_log_likelihoods(model.module, batch).double().sum(dim=-1) for batch in made.batches]
+    if sums:
+        totals[made.places] = torch.cat(sums).cpu().numpy()
     if not np.isfinite(totals).all():
         raise FloatingPointError("a log-likelihood is not finite; the weights or the dtype's range are to blame")
-    spans = list(pairwise(first_option))
-    return Scores([totals[a:b] for a, b in spans], [counts[a:b] for a, b in spans])
+    spans = list(pairwise(made.first))
+    return Scores([totals[a:b] for a, b in spans], [made.counts[a:b] for a, b in spans])
 
 
 @dataclass(frozen=True)
-class _Row:
+class Prepared:
+    """A set of examples as batches on the device.
+
+    Attributes:
+        examples: The set, kept so that no other object takes their place in memory.
+        batches: Of its rows, longest first.
+        places: Of the options in the order of the batches, among all options.
+        counts: Tokens of each option.
+        first: Where each example's options begin, one entry more than examples.
+    """
+
+    examples: tuple[Encoded, ...]
+    batches: list[Batch]
+    places: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    first: list[int]
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Tokens of the rows, and tokens computed, padding included."""
+        own = sum(int(batch["attention_mask"].sum()) for batch in self.batches)
+        return own, sum(batch["input_ids"].numel() for batch in self.batches)
+
+
+_KEPT = 4
+_prepared: OrderedDict[Any, Prepared] = OrderedDict()
+
+
+def prepared(
+    model: LanguageModel,
+    examples: Sequence[Encoded],
+    max_tokens: int | None = None,
+    max_rows: int | None = None,
+    side: Side | None = None,
+) -> Prepared:
+    """The batches of a set; those of the last few sets are kept, since dev is looked at many times."""
+    device = model.device
+    on_cpu = device.type == "cpu"
+    max_tokens = max_tokens or (TOKENS_ON_CPU if on_cpu else TOKENS_ON_GPU)
+    full = FULL_ON_CPU if on_cpu else FULL_ON_GPU
+    side = side or ("left" if model.kind == "causal" else "right")
+    max_sites = max(1, LOGITS_AT_ONCE // model.module.config.get_text_config().vocab_size)
+    limits = (max_tokens, max_rows or 1 << 62, max_sites, full)
+    key = (tuple(map(id, examples)), model.pad_id, side, str(device), limits)
+    if key in _prepared:
+        _prepared.move_to_end(key)
+        return _prepared[key]
+    rows, first = rows_of(examples)
+    counts = np.zeros(first[-1], np.int64)
+    made: list[Batch] = []
+    places: list[int] = []
+    for chunk in batches(rows, *limits):
+        made.append(collate([row.encoded for row in chunk], model.pad_id, side, device=device))
+        for row in chunk:
+            counts[list(row.options)] = [len(option) for option in row.encoded.options]
+            places += row.options
+    found = Prepared(tuple(examples), made, np.array(places, np.int64), counts, first)
+    _prepared[key] = found
+    if len(_prepared) > _KEPT:
+        _prepared.popitem(last=False)
+    return found
+
+
+def forget() -> None:
+    """Give back the kept batches."""
+    _prepared.clear()
+
+
+@dataclass(frozen=True)
+class Row:
     """One row of an example as an example of its own, and which options (numbered over all examples) it scores."""
 
     encoded: Encoded
     options: tuple[int, ...]
 
 
-def _rows(examples: Sequence[Encoded]) -> tuple[list[_Row], list[int]]:
+def rows_of(examples: Sequence[Encoded]) -> tuple[list[Row], list[int]]:
+    """Each row on its own, and where each example's options begin (one entry more than examples)."""
     rows, first = [], [0]
     for example in examples:
         for index, tokens in enumerate(example.rows):
@@ -169,22 +230,28 @@ def _rows(examples: Sequence[Encoded]) -> tuple[list[_Row], list[int]]:
             owned = [k for k, option in enumerate(example.options) if option[0][0] in renumbered]
             options = tuple(tuple((renumbered[s], token) for s, token in example.options[k]) for k in owned)
             sites = tuple((0, example.sites[place][1]) for place in places)
-            rows.append(_Row(Encoded((tokens,), sites, options, (0,)), tuple(first[-1] + k for k in owned)))
+            rows.append(Row(Encoded((tokens,), sites, options, (0,)), tuple(first[-1] + k for k in owned)))
         first.append(first[-1] + len(example.options))
     return rows, first
 
 
-def _batches(rows: Sequence[_Row], max_tokens: int, max_rows: int, max_sites: int) -> Iterator[list[_Row]]:
-    """Longest rows first: memory peaks at once, and each batch is hardly longer than its shortest row."""
-    chunk: list[_Row] = []
-    sites = 0
+def batches(rows: Sequence[Row], max_tokens: int, max_rows: int, max_sites: int, full: int) -> Iterator[list[Row]]:
+    """Longest rows first: memory peaks at once, and each batch is hardly longer than its shortest row.
+
+    A batch ends at ``max_tokens`` (padding included), ``max_rows`` or ``max_sites``; and, once it has ``full`` tokens,
+    where another row would make padded tokens more than `PADDING` times its own.
+    """
+    chunk: list[Row] = []
+    sites = own = 0
     for row in sorted(rows, key=lambda row: -len(row.encoded.rows[0])):
-        longest = len((chunk or [row])[0].encoded.rows[0])
+        length = len(row.encoded.rows[0])
+        padded = len((chunk or [row])[0].encoded.rows[0]) * (len(chunk) + 1)
         more = sites + len(row.encoded.sites)
-        if chunk and (longest * (len(chunk) + 1) > max_tokens or len(chunk) == max_rows or more > max_sites):
+        over = padded > max_tokens or len(chunk) == max_rows or more > max_sites
+        if chunk and (over or (own >= full and padded > PADDING * (own + length))):
             yield chunk
-            chunk, more = [], len(row.encoded.sites)
+            chunk, more, own = [], len(row.encoded.sites), 0
         chunk.append(row)
-        sites = more
+        sites, own = more, own + length
     if chunk:
         yield chunk

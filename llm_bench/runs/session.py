@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from llm_bench import attention, models, tuning
+from llm_bench import attention, evaluate, models, tuning
 from llm_bench.batches import PAD_TO, Batch, Side, collate
 from llm_bench.encode import Encoded, encode
 from llm_bench.models import LanguageModel
@@ -47,13 +47,14 @@ class Session:
     Args:
         config: Of the first run; later ones must agree in model, dtype and tuning.
         env: Where things are.
+        model: One that is loaded already.
     """
 
-    def __init__(self, config: RunConfig, env: Environment) -> None:
+    def __init__(self, config: RunConfig, env: Environment, model: LanguageModel | None = None) -> None:
         self.env = env
         self.peaks = PeakBytes(torch.device(env.device))
         with self.peaks.phase("load"):
-            self.model: LanguageModel = models.load(env.source(config.model), config.kind, config.dtype, env.device)
+            self.model = model or models.load(env.source(config.model), config.kind, config.dtype, env.device)
             self.reset: tuning.Reset = tuning.prepare(self.model, config.tuned_by())
         self._tokens: dict[Any, Tokens] = {}
         self._preflights: dict[str, dict[str, Any]] = {}
@@ -152,6 +153,7 @@ def session(config: RunConfig, env: Environment) -> Session:
 def close_sessions() -> None:
     """Give back the memory of the session that is open."""
     _open.clear()
+    evaluate.forget()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
