@@ -29,6 +29,7 @@ from synthetic.design import CONTROLS, FIRST_ORDER
 from synthetic.results import Series
 
 MARGIN, NEAR, FAR = 0.05, 0.25, 0.75
+INTERACTING = ("coupled", "regression")  # problems whose layers do; the theorem supposes that they do not
 _NO_SCATTER = 100  # draws of a bootstrap of exact numbers, all equal
 FEWEST_CELLS, LEAST_D, LEAST_W = 8, 64, 16
 EXPLANATIONS = (
@@ -98,6 +99,7 @@ class Analysed:
         follows: What the steps follow.
         verdict: On "steps follow max_i d_i and not d", in the design's words.
         ratio: Steps against MeZO's: geometric mean over the verdict's cells with its interval; None for MeZO itself.
+        forwards_ratio: The same of forwards; None where no count of forwards is fair.
     """
 
     series: Series
@@ -107,6 +109,7 @@ class Analysed:
     follows: Follows
     verdict: str
     ratio: tuple[float, float, float] | None
+    forwards_ratio: tuple[float, float, float] | None = None
 
     @property
     def main(self) -> Fit:
@@ -150,10 +153,12 @@ def _analysed(s: Series, members: Sequence[Series], fits: dict[str, Fit], instru
     main = main_fit(fits)
     follows = follows_what(main, instrument.references)
     mezo = next((m for m in members if m.method == "mezo"), None)
-    ratio = ratio_of(s, mezo) if mezo and s.method != "mezo" and s.method not in FIRST_ORDER else None
+    against = mezo if s.method != "mezo" and s.method not in FIRST_ORDER else None
+    ratio = None if against is None else ratio_of(s, against)
+    forwards = None if against is None or ratio is None else _in_forwards(ratio, s, against)
     held_out = [] if len(s.cells) < FEWEST_CELLS or main.law is None else _explain(s)
     control = next((c for c in instrument.controls if CONTROLS.get(s.method) == c.kind), None)
-    return Analysed(s, fits, held_out, control, follows, verdict_of(s, follows, instrument.broken), ratio)
+    return Analysed(s, fits, held_out, control, follows, verdict_of(s, follows, instrument.broken), ratio, forwards)
 
 
 def main_fit(fits: dict[str, Fit]) -> Fit:
@@ -251,30 +256,43 @@ def verdict_of(series: Series, follows: Follows, broken: bool) -> str:
     """The design's word on "the steps of this method follow max_i d_i and not d"."""
     if broken:
         return "broken_instrument"
-    coupled = series.family not in ("quadratic", "log_cosh")
-    if coupled and series.method.startswith("theorem"):
+    if series.problem in INTERACTING and series.method.startswith("theorem"):
         return "outside_hypotheses"
     if follows == "unknown":
         return "not_resolved"
     return "consistent" if follows in ("max_d", "neither") else "not_consistent"
 
 
-def ratio_of(series: Series, base: Series) -> tuple[float, float, float] | None:
-    """Geometric mean over common cells of the ratio of median steps, with its bootstrap interval."""
+def _common(series: Series, base: Series) -> list[tuple[int, int]]:
+    """Positions in both of the cells that both have, those with d >= 64 where there are enough of them."""
     ours, theirs = ({(c.n, c.max_d, c.d): i for i, c in enumerate(s.cells)} for s in (series, base))
     common = [cell for cell in ours if cell in theirs]
     large = [cell for cell in common if cell[2] >= LEAST_D]
-    common = large if len(large) >= FEWEST_CELLS else common
+    return [(ours[cell], theirs[cell]) for cell in (large if len(large) >= FEWEST_CELLS else common)]
+
+
+def ratio_of(series: Series, base: Series) -> tuple[float, float, float] | None:
+    """Geometric mean over common cells of the ratio of median steps, with its bootstrap interval."""
+    common = _common(series, base)
     if not common:
         return None
-    pairs = ((series, ours), (base, theirs))
-    picked = [s.measured().where(_mask(len(s.cells), [at[cell] for cell in common])) for s, at in pairs]
+    pairs = zip((series, base), zip(*common, strict=True), strict=True)
+    picked = [s.measured().where(_mask(len(s.cells), list(at))) for s, at in pairs]
     logs = [cells.bootstrap_log_medians(2000, np.random.default_rng(k)) for k, cells in enumerate(picked)]
     with np.errstate(invalid="ignore", divide="ignore"):
         draws = (logs[0] - logs[1]).mean(1)
         value = float(np.exp((np.log(picked[0].medians) - np.log(picked[1].medians)).mean()))
         low, high = percentile_interval(draws, 0.95)
         return value, float(np.exp(low)), float(np.exp(high))
+
+
+def _in_forwards(ratio: tuple[float, float, float], series: Series, base: Series) -> tuple[float, float, float] | None:
+    """The ratio of steps times that of the forwards a step takes."""
+    counts = [(series.cells[i].forwards_per_step, base.cells[j].forwards_per_step) for i, j in _common(series, base)]
+    if any(not ours or not theirs for ours, theirs in counts):
+        return None
+    factor = math.exp(sum(math.log((ours or 1.0) / (theirs or 1.0)) for ours, theirs in counts) / len(counts))
+    return ratio[0] * factor, ratio[1] * factor, ratio[2] * factor
 
 
 def _mask(size: int, indices: list[int]) -> np.ndarray:

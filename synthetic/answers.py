@@ -1,13 +1,18 @@
-"""The question answered in words that follow from the verdicts. Never imports torch."""
+"""The question answered in words that follow from the verdicts. Never imports torch.
+
+Each conclusion says how far it reaches: on how many families that are not quadratic and how many of real data it was
+found with every best step size inside its grid, or "quadratics only".
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from synthetic.analysis import Analysed, Control
-from synthetic.explain import explain
-from synthetic.results import FAMILIES
+from synthetic.explain import Explained, explain
+from synthetic.results import FAMILIES, TITLES
 
 STARTS = {
     "coordinate": "fixed distance per coordinate",
@@ -23,6 +28,8 @@ _SAYS = {
     "not_max_d": "does not change with max_i d_i at fixed d",
     "between": "grows with d at fixed max_i d_i, though more slowly than MeZO's",
 }
+_FEW = 4
+_QUADRATIC, _DATA = ("quadratic", "coupled", "gram"), "regression"
 
 
 def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "HELENE") -> str:
@@ -45,57 +52,100 @@ def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "H
     sound = [a for a in sound if a not in outside] or outside
     told = [a for a in sound if a.follows != "unknown"]
     if not told:
-        spans = "; ".join(f"{_where([a])}: beta {_interval(a, 'd')}" for a in sound[:3])
+        spans = "; ".join(f"{_where([a], mine)}: beta {_interval(a, 'd')}" for a in sound[:3])
         return f"These runs cannot tell whether {title}'s step count follows max_i d_i or d ({spans})."
     groups: dict[str, list[Analysed]] = {}
     for a in told:
         groups.setdefault(a.follows, []).append(a)
     parts = []
     for follows, members in sorted(groups.items(), key=lambda item: -len(item[1])):
-        where = "" if len(groups) == 1 and len(members) == len(mine) else f", on {_where(members)}"
+        where = "" if len(groups) == 1 and len(members) == len(mine) else f", on {_where(members, mine)}"
         cause = "; the cause is unexplained" if follows in ("max_d", "neither") and method == "helene" else ""
         exponents = f"alpha {_range(members, 'max_d')}, beta {_range(members, 'd')}".replace(", beta undefined", "")
-        parts.append(f"{_SAYS[follows]}{where} ({exponents}{cause})")
+        parts.append(f"{_SAYS[follows]}{where}{_reach(members)} ({exponents}{cause})")
     left = [a for a in sound if a.follows == "unknown"]
-    tail = f"; on {_where(left)} the runs cannot tell" if left else ""
+    tail = f"; on {_where(left, mine)} the runs cannot tell" if left else ""
     if outside and outside != sound:
-        tail += f"; on {_where(outside)} layers interact, which its hypotheses exclude"
+        tail += f"; on {_where(outside, mine)} layers interact, which its hypotheses exclude"
     broken = [a for a in mine if a.verdict == "broken_instrument"]
-    tail += f"; on {_where(broken)} the instrument is broken" if broken else ""
+    tail += f"; on {_where(broken, mine)} the instrument is broken" if broken else ""
     return f"{title}'s step count " + ", and ".join(parts) + tail + "."
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """A sentence and the series that it rests on."""
+
+    says: str
+    rows: tuple[Analysed, ...]
+
+
+def conclusions(analysed: Sequence[Analysed]) -> list[Conclusion]:
+    """Everything that the report concludes, what was asked first."""
+    out = []
+    for method, title in _ASKED.items():
+        rows = tuple(a for a in analysed if a.series.method == method and a.series.cells)
+        if rows:
+            out.append(Conclusion(answer(analysed, method, title), rows))
+    out[1:1] = comparisons(analysed)
+    controls = tuple(a for a in analysed if a.control)
+    return [*out, Conclusion(control_sentence(a.control for a in controls if a.control), controls)]
+
+
+_ASKED = {
+    "helene": "HELENE",
+    "theorem": "The theorem's update",
+    "mezo": "MeZO",
+    "per_layer": "One direction per layer",
+}
 
 
 def against_mezo(analysed: Sequence[Analysed], method: str = "helene", title: str = "HELENE") -> list[str]:
     """How the steps of a tuned method compare with tuned MeZO's and what explains a win, a sentence per case."""
+    return [c.says for c in comparisons(analysed, method, title)]
+
+
+def comparisons(analysed: Sequence[Analysed], method: str = "helene", title: str = "HELENE") -> list[Conclusion]:
+    """The same with the series that each sentence rests on."""
     rows = [a for a in analysed if a.series.method == method and a.ratio is not None and not a.series.variant]
-    better = [a for a in rows if a.ratio and a.ratio[2] < 1.0]
-    worse = [a for a in rows if a.ratio and a.ratio[1] > 1.0]
-    same = [a for a in rows if a not in better and a not in worse]
-    found = [e for e in explain(analysed) if e.candidate.method == method]
-    causes = {(e.candidate.family, e.candidate.start): e.cause for e in found}
+    found = {(e.candidate.family, e.candidate.start): e for e in explain(analysed) if e.candidate.method == method}
+    groups: dict[tuple[str, str], list[Analysed]] = {}
+    for a in rows:
+        assert a.ratio is not None
+        outcome = "win" if a.ratio[2] < 1.0 else "loss" if a.ratio[1] > 1.0 else "draw"
+        e = found.get((a.series.family, a.series.ran_from or a.series.start))
+        groups.setdefault((outcome, e.cause if e and outcome == "win" else ""), []).append(a)
     out = []
-    for cause in dict.fromkeys(_cause_of(a, causes) for a in better):
-        group = [a for a in better if _cause_of(a, causes) == cause]
-        out.append(
-            f"Tuned {title} needs fewer steps than tuned MeZO on {_where(group)} ({_ratios(group)} of MeZO's steps): "
-            + _CAUSES.get(cause, f"{cause} does as well, so that is no merit of the curvature.")
-        )
-    if worse:
-        many = f"({_ratios(worse)} times as many)"
-        out.append(f"Tuned {title} needs more steps than tuned MeZO on {_where(worse)} {many}.")
-    if same:
-        out.append(f"Tuned {title} and tuned MeZO cannot be told apart on {_where(same)} (ratio {_ratios(same)}).")
+    for (outcome, cause), group in sorted(groups.items(), key=lambda item: ("win", "loss", "draw").index(item[0][0])):
+        where = f"{_where(group, rows)}{_reach(group)}"
+        if outcome == "win":
+            why = _CAUSES.get(cause, f"{cause} does as well, so that is no merit of the curvature.")
+            says = (
+                f"Tuned {title} needs fewer steps than tuned MeZO on {where} ({_ratios(group)} of MeZO's steps): {why}"
+            )
+        elif outcome == "loss":
+            says = f"Tuned {title} needs more steps than tuned MeZO on {where} ({_ratios(group)} times as many)"
+            says += f"{_alike(group, found)}."
+        else:
+            says = f"Tuned {title} and tuned MeZO cannot be told apart on {where} (ratio {_ratios(group)})."
+        out.append(Conclusion(says, tuple(group)))
     return out
+
+
+def _alike(group: Sequence[Analysed], found: Mapping[tuple[str, str], Explained]) -> str:
+    """Which matched controls need as many steps wherever they were run beside the losers."""
+    beside = [e for a in group if (e := found.get((a.series.family, a.series.ran_from or a.series.start)))]
+    names = dict.fromkeys(name for e in beside for name in e.rivals)
+    every = [
+        TITLES[name] for name in names if all(TITLES[name] in e.cause.split("; ") for e in beside if name in e.rivals)
+    ]
+    return f"; as many are needed by {', '.join(every)}, wherever those were run" if every else ""
 
 
 _CAUSES = {
     "unexplained": "unexplained until the matched controls are run.",
     "curvature": "no matched control does as well, so it is the curvature's.",
 }
-
-
-def _cause_of(a: Analysed, causes: dict[tuple[str, str], str]) -> str:
-    return causes.get((a.series.family, a.series.ran_from or a.series.start), "unexplained")
 
 
 def control_sentence(controls: Iterable[Control]) -> str:
@@ -115,16 +165,38 @@ def control_sentence(controls: Iterable[Control]) -> str:
     )
 
 
-def _where(rows: Sequence[Analysed]) -> str:
-    """Families, with the start where there is only one."""
-    families: dict[str, list[str]] = {}
-    for a in rows:
-        families.setdefault(a.series.family, []).append(a.series.start)
+def _where(rows: Sequence[Analysed], among: Sequence[Analysed]) -> str:
+    """Families by name, with the start where another one of theirs is not meant; by number where they are many."""
+    families = _starts(rows)
+    if len(families) > _FEW:
+        return f"{len(families)} of {len(_starts(among))} families of problems"
     names = []
     for family, starts in families.items():
         name = FAMILIES.get(family, family)
-        names.append(name if len(set(starts)) != 1 else f"{name} ({STARTS.get(starts[0], starts[0])})")
+        others = _starts(among).get(family, starts) - starts
+        told = " and ".join(STARTS.get(start, start) for start in sorted(starts))
+        names.append(f"{name} ({told})" if others else name)
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def _starts(rows: Sequence[Analysed]) -> dict[str, set[str]]:
+    families: dict[str, set[str]] = {}
+    for a in rows:
+        families.setdefault(a.series.family, set()).add(a.series.start)
+    return families
+
+
+def _reach(rows: Sequence[Analysed]) -> str:
+    """On how many families that are not quadratic, and on real data, with every best step size inside its grid."""
+    inside = [a for a in rows if not any(c.edge for c in a.series.cells)]
+    kinds = {a.series.family: a.series.problem for a in inside}
+    other = sum(kind not in (*_QUADRATIC, _DATA) for kind in kinds.values())
+    data = sum(kind == _DATA for kind in kinds.values())
+    if not other and not data:
+        return " (quadratics only)"
+    if len(_starts(rows)) <= _FEW:
+        return ""
+    return f", {other} of them not quadratic and {data} on real data"
 
 
 def _range(rows: Sequence[Analysed], name: str) -> str:

@@ -1,8 +1,9 @@
-"""What explains a win over MeZO: which matched controls do as well. Never imports torch.
+"""What explains a difference from MeZO: which matched controls do as the method does. Never imports torch.
 
-A method wins where the 95 % interval of its steps over tuned MeZO's lies below 1. A control explains the win where, on
-their common cells, it needs at most 3 % more steps than the winner within its interval. Only a win that no control
-explains is the curvature's, and only if the controls that speak to it were run.
+A method wins where the 95 % interval of its steps over tuned MeZO's lies below 1, loses where it lies above. A control
+explains a win where, on their common cells, it needs at most 3 % more steps than the winner within its interval; only
+a win that no control explains is the curvature's, and only if the controls that speak to it were run. A control
+explains a loss where it needs as many steps as the loser, within 3 % and its interval: what they share costs them.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ class Explained:
         candidate: Its series.
         ratio: Its steps over MeZO's, with interval.
         rivals: Per control that was run, its steps over the candidate's on common cells, with interval.
-        cause: "no win", "unexplained", "curvature", or the names of the controls that do as well.
+        outcome: "win", "loss" or "draw".
+        cause: "curvature", "unexplained", "none needed", or the names of the controls that do as it does.
     """
 
     candidate: Series
     ratio: tuple[float, float, float]
     rivals: dict[str, tuple[float, float, float]]
+    outcome: str
     cause: str
 
 
@@ -57,14 +60,18 @@ def explain(analysed: Sequence[Analysed]) -> list[Explained]:
                 ratio = ratio_of(b.series, s)
                 if ratio is not None:
                     rivals[b.series.method] = ratio
-        out.append(Explained(s, a.ratio, rivals, _cause(a.ratio, rivals)))
+        outcome = "win" if a.ratio[2] < 1.0 else "loss" if a.ratio[1] > 1.0 else "draw"
+        out.append(Explained(s, a.ratio, rivals, outcome, _cause(outcome, rivals)))
     return out
 
 
-def _cause(ratio: tuple[float, float, float], rivals: dict[str, tuple[float, float, float]]) -> str:
-    if ratio[2] >= 1.0:
-        return "no win"
-    equal = [TITLES.get(name, name) for name, (_, low, _) in rivals.items() if low <= _SLACK]
+def _cause(outcome: str, rivals: dict[str, tuple[float, float, float]]) -> str:
+    if outcome == "draw":
+        return "none needed"
+    alike = {
+        name: low <= _SLACK and (outcome == "win" or high >= 1.0 / _SLACK) for name, (_, low, high) in rivals.items()
+    }
+    equal = [TITLES.get(name, name) for name, same in alike.items() if same]
     if equal:
-        return ", ".join(equal)
-    return "curvature" if set(_NEEDED) <= set(rivals) else "unexplained"
+        return "; ".join(equal)
+    return "curvature" if outcome == "win" and set(_NEEDED) <= set(rivals) else "unexplained"

@@ -47,6 +47,7 @@ def _series(a: Analysed) -> dict[str, Any]:
         "fits": {name: fit_dict(fit) for name, fit in a.fits.items()},
         "explanations": a.explanations,
         "steps_against_mezo": None if a.ratio is None else list(a.ratio),
+        "forwards_against_mezo": None if a.forwards_ratio is None else list(a.forwards_ratio),
         "tuning": tuning_of(s.cells),
         "cells": [_cell(c) for c in s.cells],
     }
@@ -131,6 +132,7 @@ def _explained(e: Explained) -> dict[str, Any]:
     return {
         "series": e.candidate.name,
         "steps_against_mezo": list(e.ratio),
+        "outcome": e.outcome,
         "cause": e.cause,
         "controls": {name: list(ratio) for name, ratio in e.rivals.items()},
     }

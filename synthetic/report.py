@@ -12,10 +12,12 @@ from helene.lab.pages import Section, figure, paragraph, render_page, write_inde
 from helene.lab.records import Record
 from synthetic import sections
 from synthetic.analysis import Analysed, analyse
-from synthetic.answers import against_mezo, answer, control_sentence
+from synthetic.answers import Conclusion, answer, conclusions
 from synthetic.design import FIRST_ORDER, Design
 from synthetic.export import exponents_csv, summary_of
+from synthetic.overview import conclusions_section, glance_section
 from synthetic.pictures import cuts
+from synthetic.related import related_section
 from synthetic.results import FAMILIES, collect
 from synthetic.runs import write_runs
 
@@ -45,7 +47,7 @@ def write_report(
     """
     found = list(records)
     analysed = analyse(collect(design, found))
-    said = answer(analysed)
+    said, concluded = answer(analysed), conclusions(analysed)
     failed = [r for r in found if r.failed]
     pictures = _pictures(analysed)
     folder = Path(out) / PART
@@ -55,8 +57,8 @@ def write_report(
     page = render_page(
         title=TITLE,
         answer=said,
-        lead=_lead(analysed, failed, pictures),
-        sections=_sections(design, analysed, pictures),
+        lead=_lead(concluded, failed, pictures),
+        sections=_sections(folder, design, analysed, concluded, pictures),
         command=command,
         provenance=provenance,
     )
@@ -80,26 +82,30 @@ def write_report(
     return said, sound
 
 
-def _lead(analysed: Sequence[Analysed], failed: Sequence[Record], pictures: sections.Pictures) -> list[Markup | str]:
-    lines = [*against_mezo(analysed)]
-    for method, title in (
-        ("theorem", "The theorem's update"),
-        ("mezo", "MeZO"),
-        ("per_layer", "One direction per layer"),
-    ):
-        if any(a.series.method == method for a in analysed):
-            lines.append(answer(analysed, method, title))
-    lines.append(control_sentence(a.control for a in analysed if a.control))
+def _lead(found: Sequence[Conclusion], failed: Sequence[Record], pictures: sections.Pictures) -> list[Markup | str]:
+    lines = [
+        Markup('{} <a href="#conclusion-{}">Cells</a>').format(c.says, index + 1)
+        for index, c in enumerate(found)
+        if index
+    ]
     if failed:
-        lines.append(f"{len(failed)} cells failed and are left out: {failed[0].result.get('message', '')}")
+        lines.append(
+            Markup("{}").format(f"{len(failed)} cells failed and are left out: {failed[0].result.get('message', '')}")
+        )
     body: list[Markup | str] = [
         Markup("<ul>{}</ul>").format(Markup("").join(Markup("<li>{}</li>").format(x) for x in lines))
     ]
     first = next(iter(pictures.values()), [])
-    return body + [figure(drawing, caption) for _, drawing, caption in first[:1]]
+    return [figure(drawing, caption) for _, drawing, caption in first[:1]] + body
 
 
-def _sections(design: Design, analysed: Sequence[Analysed], pictures: sections.Pictures) -> list[Section]:
+def _sections(
+    folder: Path,
+    design: Design,
+    analysed: Sequence[Analysed],
+    concluded: Sequence[Conclusion],
+    pictures: sections.Pictures,
+) -> list[Section]:
     shown = _inline(pictures)
     if shown:
         first = next(iter(shown))
@@ -114,8 +120,11 @@ def _sections(design: Design, analysed: Sequence[Analysed], pictures: sections.P
     explained = sections.explanations_section(analysed)
     return [
         Section("What is asked", [reading]),
-        *sections.family_sections(analysed, shown),
+        glance_section(analysed),
+        conclusions_section(concluded),
         *([explained] if explained else []),
+        related_section(folder),
+        *sections.family_sections(analysed, shown),
         sections.controls_section(analysed),
         sections.guards_section(analysed),
         sections.tuning_section(analysed),

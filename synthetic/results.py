@@ -113,6 +113,7 @@ class Series:
         ran_from: The start of the runs, another one where they stand for this one too.
         borrowed: Why they do; empty if they are its own.
         unsupported: Reasons of the method for leaving cells out.
+        problem: Its kind, see `synthetic.problems.build`.
     """
 
     family: str
@@ -123,6 +124,7 @@ class Series:
     ran_from: str = ""
     borrowed: str = ""
     unsupported: tuple[str, ...] = ()
+    problem: str = ""
 
     @property
     def label(self) -> str:
@@ -194,7 +196,8 @@ def _series(key: tuple[str, str, str, str], members: list[tuple[Cell, str]], fou
         measured.append(_measured(record, theory))
     ordered = sorted(measured, key=lambda c: (c.n, c.max_d, c.d))
     cell, borrowed = members[0]
-    return Series(*key, tuple(ordered), cell.starts[0], borrowed, tuple(dict.fromkeys(reasons)))
+    kind = cell.config["problem"]["kind"]
+    return Series(*key, tuple(ordered), cell.starts[0], borrowed, tuple(dict.fromkeys(reasons)), kind)
 
 
 def _measured(record: Record, theory: Record | None) -> Measured:

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from helene.lab import canonical
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A page of a part beside its main one: ``NAME.html`` with title, answer and command in ``NAME.json``.
+
+    Attributes:
+        title: Its heading.
+        answer: What it found.
+        link: Relative to the folder that was searched.
+    """
+
+    title: str
+    answer: str
+    link: str
 
 
 @dataclass(frozen=True)
@@ -22,6 +37,7 @@ class Part:
         command: What makes it.
         made: Whether its summary is there.
         link: Its page, relative to the index; empty when there is none.
+        leaves: Its further pages, their links relative to the index.
     """
 
     name: str
@@ -30,6 +46,7 @@ class Part:
     command: str
     made: bool = False
     link: str = ""
+    leaves: tuple[Leaf, ...] = ()
 
 
 _KNOWN = (
@@ -84,7 +101,27 @@ def read_parts(out: Path) -> list[Part]:
     return [_read_part(out, part) for part in (*_KNOWN, *others)]
 
 
+def read_leaves(folder: Path) -> list[Leaf]:
+    """The further pages in a part's folder and the folders in it, by name; what cannot be read is left out."""
+    folder, found = Path(folder), []
+    for path in sorted([*folder.glob("*.json"), *folder.glob("*/*.json")], key=lambda p: (len(p.parts), p)):
+        page = path.with_suffix(".html")
+        if path.name == "summary.json" or not page.is_file():
+            continue
+        try:
+            summary = canonical.loads(path.read_text(encoding="utf-8"))
+            found.append(Leaf(str(summary["title"]), str(summary["answer"]), page.relative_to(folder).as_posix()))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
 def _read_part(out: Path, part: Part) -> Part:
+    leaves = tuple(replace(leaf, link=f"{part.name}/{leaf.link}") for leaf in read_leaves(out / part.name))
+    return replace(_without_leaves(out, part), leaves=leaves)
+
+
+def _without_leaves(out: Path, part: Part) -> Part:
     path = out / part.name / "summary.json"
     command = part.command.format(out=out.name or "reports")
     if not path.is_file():

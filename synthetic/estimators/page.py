@@ -23,6 +23,7 @@ from helene.lab.pages import (
 )
 from helene.lab.records import Record
 from synthetic.estimators.analysis import ASYMPTOTIC_FROM, Analysed, Exponent, Findings, analyse, of_group
+from synthetic.related import refresh
 
 TITLE = "What A-GNB estimates"
 NAMES = {
@@ -57,6 +58,7 @@ def write_page(out: Path, records: Iterable[Record], command: str, provenance: M
     )
     write_text(folder / "agnb.html", page)
     write_text(folder / "agnb.json", canonical.dumps(summary(found, command, provenance), indent=1) + "\n")
+    refresh(folder)
     write_index(out)
     return found.answer, found.verdict != "broken_instrument" and not failed
 

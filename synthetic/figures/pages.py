@@ -13,6 +13,7 @@ from helene.lab import canonical
 from helene.lab.figures import Drawing
 from helene.lab.pages import Section, badge, figure, paragraph, render_page, table, write_index, write_text
 from helene.lab.records import Record
+from synthetic.related import refresh
 
 
 @dataclass(frozen=True)
@@ -119,5 +120,6 @@ def write_figure(
         "provenance": dict(provenance),
     }
     write_text(folder / f"{remade.name}.json", canonical.dumps(summary, indent=1) + "\n")
+    refresh(Path(out) / "scaling")
     write_index(out)
     return remade.answer, not failed and not remade.broken

@@ -284,3 +284,23 @@ def test_wheel_carries_the_templates_and_renders_away_from_the_checkout(tmp_path
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     check((tmp_path / "reports" / "index.html").read_text(encoding="utf-8"))
+
+
+def test_letters_are_drawn_once_for_all_figures_of_a_page():
+    """Two drawings with the same letter and one of their own each: three outlines, and every use finds its own."""
+
+    def drawing(name, own):
+        outlines = "".join(
+            f'<path id="{name}-{letter}" d="{d}" transform="scale(0.015625)"/>\n'
+            for letter, d in {"a": "M 0 0", "b": own}.items()
+        )
+        uses = f'<use href="#{name}-a"/><use href="#{name}-b" transform="translate(5 0)"/>'
+        return Drawing(f'<svg role="img"><defs>{outlines}</defs>{uses}</svg>', b"", "alt")
+
+    figures = [pages.figure(drawing(name, own), "c") for name, own in (("f1", "M 1 1"), ("f2", "M 2 2"))]
+    text = pages.render_page(title="T", answer="A", sections=[pages.Section("S", figures)], command="c")
+    found = dict(re.findall(r'<path id="([^"]+)" d="([^"]+)"', text))
+    used = [found[name] for name in re.findall(r'<use href="#([^"]+)"', text)]
+    assert used == ["M 0 0", "M 1 1", "M 0 0", "M 2 2"]
+    assert len(found) == 3
+    Reader(text)

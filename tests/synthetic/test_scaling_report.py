@@ -6,6 +6,7 @@ import csv
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,12 +14,14 @@ from markupsafe import escape
 from pyarrow import parquet
 
 from helene.lab import canonical
+from helene.lab.pages import write_index, write_text
 from helene.lab.records import Record
 from synthetic.analysis import analyse
 from synthetic.answers import against_mezo, answer, control_sentence
 from synthetic.design import Design, load
 from synthetic.explain import explain
 from synthetic.export import CSV_COLUMNS
+from synthetic.related import refresh, related_section
 from synthetic.report import write_report
 from synthetic.results import collect
 from synthetic.runs import COLUMNS
@@ -127,8 +130,44 @@ def test_a_win_that_no_control_explains_is_the_curvatures():
     assert win_on_quadratics()[0] == "curvature"
 
 
-def test_no_win_needs_no_explanation():
-    assert win_on_quadratics(helene=follows_d)[0] == "no win"
+def test_a_loss_is_explained_by_the_controls_that_need_as_many_steps():
+    slow = lambda n, w: 1.2 * follows_d(n, w)  # noqa: E731
+    cause, said = win_on_quadratics(helene=slow, heavy_ball=slow, helene_mean=lambda n, w: 1.5 * follows_d(n, w))
+    assert cause == "heavy-ball MeZO"
+    assert "needs more steps than tuned MeZO on quadratics (quadratics only)" in said
+    assert said.endswith("as many are needed by heavy-ball MeZO, wherever those were run.")
+
+
+def test_no_difference_needs_no_explanation():
+    rows = analysed(QUICK, {**CONTROL_LAWS, "helene": follows_d}, scatter=0.3)
+    found = next(e for e in explain(rows))
+    assert (found.outcome, found.cause) == ("draw", "none needed")
+
+
+def test_forwards_count_what_a_step_takes():
+    """One direction per layer takes n times the forwards of a step: 0.1 of the steps are 0.1 n of the forwards."""
+    cells = tuple(c for c in QUICK.cells if c.config["problem"]["layers"][0][0] == 4)
+    design = Design("four", "four", cells)
+    records = made_up(design, {**CONTROL_LAWS, "per_layer": lambda n, w: 0.1 * follows_d(n, w)}, scatter=0.0)
+    for record in records:
+        if record.config.get("method") == "per_layer":
+            record.result["forwards_per_step"] = 8.0
+    found = next(a for a in analyse(collect(design, records)) if a.series.method == "per_layer")
+    np.testing.assert_allclose(np.array(found.forwards_ratio), 4.0 * np.array(found.ratio), rtol=1e-12)
+    assert abs(found.forwards_ratio[0] - 0.4) < 0.01
+
+
+def test_a_conclusion_says_how_far_it_reaches(standard_rows):
+    assert "(quadratics only)" in answer(analysed(QUICK, CONTROL_LAWS))
+    assert "quadratics only" not in answer(standard_rows)
+    at_edge = [replace(a, series=with_edges(a.series)) for a in standard_rows]
+    assert "(quadratics only)" in answer(at_edge), "a best step at the edge of its grid counts for nothing"
+
+
+def with_edges(series):
+    if series.problem == "quadratic":
+        return series
+    return replace(series, cells=tuple(replace(cell, edge=True) for cell in series.cells))
 
 
 def test_without_matched_controls_a_win_is_unexplained():
@@ -189,7 +228,7 @@ SCHEMA = {
         "name": str, "family": str, "start": str, "method": str, "variant": str, "borrowed": str, "unsupported": [str],
         "follows": str, "verdict": str, "verdict_subset": str, "fits": {"all": FIT, "d >= 64": FIT, "w >= 16": FIT},
         "explanations": [{"name": str, "error": float, "excess": float, "excess_se": float, "num_params": int}],
-        "steps_against_mezo": (list, None),
+        "steps_against_mezo": (list, None), "forwards_against_mezo": (list, None),
         "tuning": {"step_size_range": (list, None), "step_size_median": (float, None), "chosen": dict, "at_edge": [str],
                    "censored": [str], "trials": int, "diverged_share": (float, None), "stalled_share": (float, None),
                    "useful_width": (float, None)},
@@ -199,7 +238,7 @@ SCHEMA = {
     }],
     "controls": [{"kind": str, "series": str, "passed": bool, "measured": FIT, "predicted_alpha": (float, None),
                   "predicted_beta": (float, None), "largest_error": float, "theory": [str]}],
-    "explanations": [{"series": str, "steps_against_mezo": list, "cause": str, "controls": dict}],
+    "explanations": [{"series": str, "steps_against_mezo": list, "outcome": str, "cause": str, "controls": dict}],
 }  # fmt: skip
 
 
@@ -271,6 +310,23 @@ def test_page_is_one_file_that_needs_no_network(written):
     assert str(escape(written[1])) in (written[0] / "index.html").read_text()
     figures = {p.suffix for p in (written[0] / "scaling" / "figures").iterdir()}
     assert figures == {".svg", ".png"}
+
+
+def test_pages_beside_it_are_linked_whichever_was_written_first(tmp_path):
+    folder = tmp_path / "scaling"
+    leaf = {"title": "A toy", "answer": "It <works>.", "command": "c"}
+    write_text(folder / "index.html", str(related_section(folder).body[0]))
+    assert "None yet" in (folder / "index.html").read_text()
+    for name in ("figures/toy", "agnb"):
+        write_text(folder / f"{name}.html", "<p>")
+        write_text(folder / f"{name}.json", canonical.dumps({**leaf, "title": name}))
+        refresh(folder)
+    page = (folder / "index.html").read_text()
+    assert re.findall(r'href="([^"]+)"', page) == ["agnb.html", "figures/toy.html"]
+    assert "It &lt;works&gt;." in page
+    assert page == str(related_section(folder).body[0])
+    write_index(tmp_path)
+    assert 'href="scaling/figures/toy.html"' in (tmp_path / "index.html").read_text()
 
 
 def test_drawing_never_imports_torch():

@@ -1,0 +1,91 @@
+"""The report in two tables: every family at a glance, and the cells of each conclusion. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from helene.lab.pages import Section, badge, paragraph, subtitle, table
+from synthetic.analysis import Analysed
+from synthetic.answers import STARTS, Conclusion
+from synthetic.results import FAMILIES
+from synthetic.sections import exponent, spread
+
+
+def glance_section(analysed: Sequence[Analysed]) -> Section:
+    """A row for each family and start: what HELENE's steps follow, beside the two controls."""
+    rows = []
+    for family, start in dict.fromkeys((a.series.family, a.series.start) for a in analysed):
+        here = {a.series.method: a for a in reversed(analysed) if _at(a, family, start) and not a.series.variant}
+        if "mezo" not in here:
+            continue
+        helene = here.get("helene")
+        link = Markup('<a href="#{}-{}">{}</a>').format(family, start, FAMILIES.get(family, family))
+        ratio = None if helene is None or helene.ratio is None else spread(helene.ratio)
+        rows.append(
+            [
+                link,
+                STARTS.get(start, start).removeprefix("fixed "),
+                None if helene is None else badge(helene.verdict),
+                *(_exponent(here.get("helene"), name) for name in ("d", "max_d")),
+                _exponent(here.get("mezo"), "d"),
+                _exponent(here.get("per_layer"), "max_d"),
+                ratio,
+            ]
+        )
+    text = (
+        "T ~ (max d_i)^alpha d^beta with 95 % intervals. The verdict is on “HELENE’s steps follow max d_i and not d”, "
+        "read against the two controls: MeZO, whose steps follow d, and one direction per layer, whose steps may "
+        "follow max d_i. Last column: HELENE’s steps over MeZO’s, both tuned; a step of either takes two forwards, "
+        "so that it is the ratio of forwards too."
+    )
+    headers = [
+        "problems",
+        "start: fixed",
+        "verdict",
+        "HELENE: beta",
+        "HELENE: alpha",
+        "MeZO: beta",
+        "one direction per layer: alpha",
+        "HELENE / MeZO",
+    ]
+    return Section("At a glance", [paragraph(text), table(headers, rows)])
+
+
+def _at(a: Analysed, family: str, start: str) -> bool:
+    return (a.series.family, a.series.start) == (family, start)
+
+
+def _exponent(a: Analysed | None, name: str) -> str | None:
+    return None if a is None else exponent(a.main, name)
+
+
+def conclusions_section(concluded: Sequence[Conclusion]) -> Section:
+    """A block per conclusion: the sentence, then the series and cells that it was drawn from."""
+    body: list[Markup | str] = [
+        paragraph("Each sentence above with the cells that it rests on; the numbers lead to the runs themselves.")
+    ]
+    for index, c in enumerate(concluded):
+        rows = []
+        for a in c.rows:
+            s = a.series
+            edges = sum(cell.edge for cell in s.cells)
+            where = f"{FAMILIES.get(s.family, s.family)}, {STARTS.get(s.start, s.start)}"
+            sizes = [cell.d for cell in s.cells]
+            span = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
+            law = a.main.law
+            used = len(s.cells) if law is None else law.num_cells
+            count = Markup('<a href="#cells-{}">{}</a>').format(s.lender, f"{used} of {len(s.cells)} cells")
+            verdict = (
+                badge("passed" if a.control and a.control.passed else a.verdict) if a.control else badge(a.verdict)
+            )
+            exponents = [exponent(a.main, name) for name in ("max_d", "d")]
+            ratio = None if a.ratio is None else spread(a.ratio)
+            rows.append([where, s.label, verdict, count, span, *exponents, ratio, edges or None])
+        headers = ["where", "method", "verdict", "fitted on", "d", "alpha", "beta", "× MeZO", "best step at edge"]
+        body += [
+            subtitle(f"{index + 1}. {c.says}", f"conclusion-{index + 1}"),
+            table(headers, rows, numeric=(8,)),
+        ]
+    return Section("What each conclusion rests on", body, anchor="conclusions")
