@@ -62,12 +62,17 @@ def values(measure, keys) -> dict:
 
 
 def make(method: str, params, lr: float = 1e-6, **changes):
-    """An optimizer by its public name; a commit that lacks it skips the benchmark."""
+    """An optimizer by its public name; a commit that lacks it, or an option of it, skips the benchmark."""
     with subject():
         import helene
     if not hasattr(helene, method):
         raise NotImplementedError(f"this commit has no {method}")
-    return getattr(helene, method)(params, lr, **{**REQUIRED.get(method, {}), **changes})
+    try:
+        return getattr(helene, method)(params, lr, **{**REQUIRED.get(method, {}), **changes})
+    except TypeError as error:
+        if not any(words in str(error) for words in ("unexpected keyword argument", "has no argument")):
+            raise
+        raise NotImplementedError(f"this commit's {method} has no such option: {error}") from None
 
 
 def parameter(size: int, dtype: str = "float32"):

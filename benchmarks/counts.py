@@ -87,7 +87,8 @@ def state_bytes(method: str, state_dtype: str) -> float:
     from torch.utils._pytree import tree_leaves
 
     p = parameter(SIZE)
-    loss, optimizer = CountedLoss(p), make(method, [p], state_dtype=state_dtype)
+    options = {} if state_dtype == "float32" else {"state_dtype": state_dtype}
+    loss, optimizer = CountedLoss(p), make(method, [p], **options)
     for _ in range(3):
         optimizer.step(loss)
     leaves = tree_leaves(dict(optimizer.state[p]))

@@ -9,6 +9,7 @@ from .common import REQUIRED, Cached, CountedLoss, make, parameter, subject, val
 
 TIMED = ["MeZO", "Helene", "ZOAdam"]
 SIZES, DTYPES = [10**4, 10**6], ["float32", "bfloat16"]
+ROUNDING: dict = {"float32": {}, "bfloat16": {"rounding": "stochastic"}}
 # State elements that a step reads and writes for each parameter; Helene writes h every tenth step.
 STATE_TRAFFIC = {"MeZO": 0.0, "Helene": 3.1, "ZOAdam": 4.0}
 
@@ -28,7 +29,7 @@ class Step:
         torch.set_num_threads(1)
         self.p = parameter(size, dtype)
         self.loss = CountedLoss(self.p)
-        self.optimizer = make(method, [self.p], rounding="stochastic")
+        self.optimizer = make(method, [self.p], **ROUNDING[dtype])
         self.optimizer.step(self.loss)
 
     def time_5_steps(self, method: str, size: int, dtype: str) -> None:
@@ -91,7 +92,7 @@ def step_over_floor(method: str, size: int, dtype: str, repeats: int = 7) -> flo
     torch.set_num_threads(1)
     p = parameter(size, dtype)
     loss = CountedLoss(p)
-    optimizer = make(method, [p], rounding="stochastic")
+    optimizer = make(method, [p], **ROUNDING[dtype])
     source, sink = (torch.zeros(size, dtype=p.dtype) for _ in range(2))
     wide_source, wide_sink = (torch.zeros(size) for _ in range(2))
     device = torch.device("cpu")

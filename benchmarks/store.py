@@ -34,7 +34,8 @@ class Store:
                 store.put(record)
 
     def teardown(self) -> None:
-        self.folder.cleanup()
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
 
     def time_write_200_records(self) -> None:
         with self.Store(self.empty) as store:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import sys
 
 import pytest
 
-from benchmarks import common, gpu, run, step
+from benchmarks import common, gpu, llm, run, step
 
 
 def test_counts_are_exact_and_step_counts_may_differ_by_one():
@@ -61,6 +62,29 @@ def test_each_timed_step_has_its_multiple_of_the_floor():
 @pytest.mark.parametrize("dtype", step.DTYPES)
 def test_a_multiple_of_the_floor_is_measured_for_every_step(method, dtype):
     assert step.step_over_floor(method, 1 << 12, dtype, repeats=1) > 0
+
+
+def test_nothing_is_skipped_on_this_commit():
+    """A subject that moved would otherwise be skipped for ever: everything but the GPU's has its subject here."""
+    for suite in run.suites():
+        if not issubclass(suite, common.Cached) and not hasattr(suite, "setup_cache") and hasattr(suite, "setup"):
+            for key in itertools.product(*getattr(suite, "params", ())):
+                bench = suite()
+                bench.setup(*key)
+                getattr(bench, "teardown", lambda: None)()
+    for method, dtype in itertools.product(common.METHODS, ("float32", "bfloat16")):
+        common.make(method, [common.parameter(8)], state_dtype=dtype, rounding="stochastic")
+    for kind in llm.Examples.params[0]:
+        model, examples = llm.tiny(kind)
+        assert len(examples) == llm.NUM_EXAMPLES
+        assert model.kind == kind
+
+
+def test_an_option_that_a_commit_lacks_is_skipped():
+    with pytest.raises(NotImplementedError, match="wings"):
+        common.make("MeZO", [common.parameter(8)], wings=2)
+    with pytest.raises(ValueError, match="eps"):
+        common.make("MeZO", [common.parameter(8)], eps=-1.0)
 
 
 def test_what_a_commit_lacks_is_skipped_and_what_the_environment_lacks_is_not():
