@@ -17,7 +17,8 @@ from llm_bench.tables.plan import cells
 from llm_bench.tables.presets import Preset, get_preset
 from llm_bench.tasks.base import Kind
 from llm_bench.tiny import grammar
-from llm_bench.tiny.pretrain import Recipe, cache_folder, tiny_model
+from llm_bench.tiny.pretrain import Recipe, tiny_model
+from llm_bench.token_cache import cache_folder
 
 
 def tiny_bench(preset: Preset, cache: Path | None = None, kinds: tuple[Kind, ...] = ("causal", "masked")) -> Bench:

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from llm_bench import attention, evaluate, models, tuning
+from llm_bench import attention, evaluate, models, token_cache, tuning
 from llm_bench.batches import PAD_TO, Batch, Side, collate
-from llm_bench.encode import Encoded, encode
+from llm_bench.encode import Encoded
 from llm_bench.models import LanguageModel
 from llm_bench.preflight import preflight
 from llm_bench.runs.config import RunConfig
@@ -95,8 +95,8 @@ class Session:
         return tokens.test
 
     def encoded(self, task: Task, rows: Sequence[dict[str, Any]]) -> list[Encoded]:
-        """Rows in tokens."""
-        return [encode(self.model, task, task.make(row)) for row in rows]
+        """Rows in tokens, from the cache on disk where they are there."""
+        return token_cache.encoded(self.model, task, [task.make(row) for row in rows])
 
     def check(self, config: RunConfig) -> dict[str, Any]:
         """The preflight of the run's task, made once, on the untrained model."""

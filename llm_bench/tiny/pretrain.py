@@ -23,6 +23,7 @@ from llm_bench.preflight import write_known
 from llm_bench.tasks.base import Kind
 from llm_bench.tiny import grammar
 from llm_bench.tiny.tokenizer import make_tokenizer
+from llm_bench.token_cache import cache_folder
 
 KNOWN = "the film is funny and the plot is clever . It was great. Anna is in the garden and Ben has the red ball."
 _MASKED_SHARE = 0.03
@@ -90,11 +91,6 @@ def tiny_model(recipe: Recipe, cache: Path | None = None, say: Callable[[str], N
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return folder
-
-
-def cache_folder() -> Path:
-    """Where tiny models and tokens are kept."""
-    return Path(os.environ.get("HELENE_CACHE") or Path.home() / ".cache" / "helene")
 
 
 def pretrain(recipe: Recipe) -> models.LanguageModel:

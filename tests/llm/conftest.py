@@ -15,6 +15,18 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.llm)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """Nothing is taken from, or left in, the cache of whoever runs the tests."""
+    before = os.environ.get("HELENE_CACHE")
+    os.environ["HELENE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["HELENE_CACHE"]
+    else:
+        os.environ["HELENE_CACHE"] = before
+
+
 @pytest.fixture(scope="session")
 def toy_data(tmp_path_factory):
     """A data folder with rows of every task, from the project's own grammar."""
