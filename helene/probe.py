@@ -111,6 +111,9 @@ class Probe:
         self.targets = list(targets)
         self.scratch = scratch or Scratch()
         self._checked = False
+        self._knows_model = model is not None
+        self._calls: Counter[nn.Module] = Counter()  # forwards of each module in the last evaluation
+        self._usual: Counter[nn.Module] = Counter()  # and in the one that was checked
         self._by_module = {} if model is None else _owners(self.targets, model)
         in_modules = {i for owned in self._by_module.values() for i in owned}
         self._full = [i for i in range(len(self.targets)) if i not in in_modules]
@@ -122,25 +125,37 @@ class Probe:
         """The closure's loss at theta + radius · z, as a 0-dim tensor on its device; theta is bit-equal afterwards.
 
         Raises:
-            ValueError: If the closure returns no scalar, a parameter is read through an alias that no copy reaches, or
-                the model has another parameter in its place.
+            ValueError: If the closure returns no scalar, reads no parameter or one through an alias that no copy
+                reaches, or the model has another parameter in its place.
             FloatingPointError: If the loss is not finite.
         """
         if self._checked:
-            return self._evaluate(closure, direction, radius)
-        loss, unperturbed, idle = self._watched(closure, direction, radius)
+            loss = self._evaluate(closure, direction, radius)
+            passed_by = self._passed_by()
+            if not passed_by:
+                return loss
+            # Their forward may have been called without their hooks, and has then read theta itself. From now on it
+            # does not matter how they are read.
+            self._use_full_copies(passed_by)
+        loss, unperturbed = self._watched(closure, direction, radius)
         if unperturbed and self._by_module:
             self._use_full_copies(unperturbed, "read outside their own module's forward")
-            loss, unperturbed, idle = self._watched(closure, direction, radius)
+            loss, unperturbed = self._watched(closure, direction, radius)
         if unperturbed:
             raise ValueError(
                 f"parameters {self._names(unperturbed)} are read through another tensor that shares their memory, so "
                 "they would stay unperturbed; let the loss read the parameter itself"
             )
+        idle = sorted({i for module, owned in self._by_module.items() if not self._calls[module] for i in owned})
         if idle:  # nobody knows how a later loss will read them
             self._use_full_copies(idle, "not read by the first loss, so freeze them if none reads them")
+        self._usual = Counter(self._calls)
         self._checked = True
         return loss
+
+    def _passed_by(self) -> list[int]:
+        """Parameters of modules that ran less often than in the evaluation that was checked."""
+        return sorted({i for m, owned in self._by_module.items() if self._calls[m] < self._usual[m] for i in owned})
 
     def loss_here(self, closure: Closure) -> Tensor:
         """The closure's loss at theta, by the code that the probes run: modules with hooks may take another path."""
@@ -150,11 +165,13 @@ class Probe:
             torch.clear_autocast_cache()
             return scalar_loss(closure())
 
-    def _watched(self, closure: Closure, direction: Displacement, radius: float) -> tuple[Tensor, list[int], list[int]]:
-        """The loss, the parameters read unperturbed, and those whose modules did not run."""
+    def _watched(self, closure: Closure, direction: Displacement, radius: float) -> tuple[Tensor, list[int]]:
+        """The loss, and the parameters read unperturbed."""
         with _ReadWatch([t.tensor for t in self.targets]) as watch:
             loss = self._evaluate(closure, direction, radius, watch)
-        return loss, sorted(watch.seen), sorted(set(range(len(self.targets))) - watch.entered)
+        if self._knows_model and watch.reads_none and any(t.tensor.numel() for t in self.targets):
+            raise ValueError(reads_none([t.name for t in self.targets]))
+        return loss, sorted(watch.seen)
 
     def _evaluate(
         self, closure: Closure, direction: Displacement, radius: float, watch: _ReadWatch | None = None
@@ -166,6 +183,7 @@ class Probe:
             for module, owned in self._by_module.items():
                 self._check_held(module, owned)
                 stack.enter_context(swap.hooked(module, owned))
+            self._calls = swap.calls
             torch.clear_autocast_cache()  # it would hand the first probe's cast weights to the second
             loss = scalar_loss(closure())
             torch.clear_autocast_cache()
@@ -181,19 +199,27 @@ class Probe:
                 "unperturbed; make the optimizer anew after parameters are replaced or reparametrized"
             )
 
-    def _use_full_copies(self, indices: Sequence[int], reason: str) -> None:
+    def _use_full_copies(self, indices: Sequence[int], reason: str = "") -> None:
         moved = set(indices)
         self._full = sorted({*self._full, *moved})
         self._by_module = {m: [i for i in owned if i not in moved] for m, owned in self._by_module.items()}
         self._by_module = {m: owned for m, owned in self._by_module.items() if owned}
-        num_bytes = sum(self.targets[i].tensor.nbytes for i in moved)
-        warnings.warn(
-            f"{self._names(sorted(moved))}: {reason}; copied for the whole forward ({num_bytes} bytes)", stacklevel=4
-        )
+        if reason:
+            num_bytes = sum(self.targets[i].tensor.nbytes for i in moved)
+            names = self._names(sorted(moved))
+            warnings.warn(f"{names}: {reason}; copied for the whole forward ({num_bytes} bytes)", stacklevel=4)
 
     def _names(self, indices: Sequence[int]) -> str:
         names = [self.targets[i].name for i in indices]
         return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def reads_none(names: Sequence[str]) -> str:
+    """What to say where a loss reads no trained parameter."""
+    return (
+        f"the loss reads none of the {len(names)} trained parameters ({', '.join(names[:3])}, ...), so every slope "
+        "would be 0; are adapters merged or switched off, or is it another model's loss?"
+    )
 
 
 def scalar_loss(value: Any) -> Tensor:
@@ -237,11 +263,11 @@ class _Swap:
         self.targets, self.scratch, self.direction, self.radius, self.watch = targets, scratch, direction, radius, watch
         self.originals: dict[int, Tensor] = {}
         self.depth: Counter[int] = Counter()
+        self.calls: Counter[nn.Module] = Counter()
 
     def enter(self, indices: Sequence[int]) -> None:
         if self.watch:
             self.watch.paused = True
-            self.watch.entered.update(indices)
         with torch.inference_mode(False), torch.no_grad():  # in that mode, pointing elsewhere has no effect
             for i in indices:
                 if self.depth[i] == 0:
@@ -249,6 +275,8 @@ class _Swap:
                     write_perturbed(copy, self.targets[i], self.direction, self.radius)
                     self.originals[i] = self.targets[i].tensor.data
                     self.targets[i].tensor.data = copy
+                    if self.watch and copy.numel():
+                        self.watch.regions.append(_span(copy))
                 self.depth[i] += 1
         if self.watch:
             self.watch.paused = False
@@ -266,6 +294,7 @@ class _Swap:
         marks: list[int] = []
 
         def before(*_: Any) -> None:
+            self.calls[module] += 1
             marks.append(self.scratch.top)
             self.enter(owned)
 
@@ -327,7 +356,8 @@ class _ReadWatch(TorchDispatchMode):
 
     Attributes:
         seen: Parameters found so, and those of which a module returned a view: the copy is gone when that is read.
-        entered: Parameters that were perturbed.
+        read: Parameters of which an operation was given the tensor itself, and so the perturbed copy.
+        regions: Spans of memory that hold perturbed copies; what reads there sets ``copies_read``.
         paused: Whether operations are let pass.
     """
 
@@ -336,7 +366,10 @@ class _ReadWatch(TorchDispatchMode):
         self.spans = sorted((*_span(t), i) for i, t in enumerate(tensors) if t.numel())
         self.starts = [start for start, _, _ in self.spans]
         self.seen: set[int] = set()
-        self.entered: set[int] = set()
+        self.indices = {id(t): i for i, t in enumerate(tensors)}
+        self.read: set[int] = set()
+        self.regions: list[tuple[int, int]] = []
+        self.copies_read = False
         self.paused = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -344,8 +377,15 @@ class _ReadWatch(TorchDispatchMode):
         if not self.paused:
             for leaf in tree_leaves((args, kwargs)):
                 if _has_span(leaf):
+                    if id(leaf) in self.indices:
+                        self.read.add(self.indices[id(leaf)])
                     self._note(*_span(leaf))
         return func(*args, **kwargs)
+
+    @property
+    def reads_none(self) -> bool:
+        """Whether no operation read a parameter, perturbed or not."""
+        return not (self.read or self.seen or self.copies_read)
 
     def note_views(self, output: Any, copies: dict[int, Tensor]) -> None:
         """Note the perturbed copies of which a module's output is a view: it will be read when they are gone."""
@@ -356,6 +396,8 @@ class _ReadWatch(TorchDispatchMode):
                 self.seen.add(i)
 
     def _note(self, start: int, end: int) -> None:
+        if not self.copies_read:
+            self.copies_read = any(a < end and start < b for a, b in self.regions)
         k = bisect_right(self.starts, end - 1)
         while k and self.spans[k - 1][1] > start:
             k -= 1
