@@ -13,6 +13,7 @@ from helene.lab import pages
 from helene.lab.store import Record
 from llm_bench import methods
 from llm_bench.runs.config import from_dict, to_toml
+from llm_bench.sensitivity import sensitivity
 from llm_bench.tables.execute import Bench, Measured, measured
 from llm_bench.tables.numbers import Numbers, numbers
 from llm_bench.tables.paper import CONTROL, PaperTable
@@ -177,41 +178,30 @@ def cells_section(table: Table, command: str) -> pages.Section:
     return pages.Section("Cells", body, "cells")
 
 
-def sensitivity(table: Table) -> list[list[Any]]:
-    """How forgiving each method's step size is, from the tuning runs: rows for a page.
-
-    A step size works where its dev loss is within a tenth of the best one's.
-    """
+def sensitivity_rows(table: Table) -> list[list[Any]]:
+    """How forgiving each method's step size is, from the tuning runs: rows for a page."""
     rows = []
     for cell, (what, _) in table.items():
-        if what.choice is None:
+        found = sensitivity(what.tuning)
+        if what.choice is None or found is None:
             continue
-        tried = what.choice.tried
-        losses = [loss for _, _, loss, _ in tried if loss is not None]
-        ended = [status for *_, status in tried if status in ("diverged", "non_finite")]
-        working = _working_range(tried, losses)
-        rows.append([label(cell.method, cell.tuning), f"{cell.task} ({cell.kind})", working, len(ended) / len(tried)])
+        untuned = None if found.untuned is None else found.untuned[1]
+        losses = [found.loss, found.start, untuned]
+        rows.append([label(cell.method, cell.tuning), f"{cell.task} ({cell.kind})", found.width, found.lost, *losses])
     return rows
 
 
 def sensitivity_section(table: Table) -> pages.Section:
-    """`sensitivity` as a section."""
+    """`sensitivity_rows` as a section."""
     headers = ["method", "task", "working range of step sizes (factor)", "share of the grid that diverged"]
+    headers += ["best dev loss", "before training", "untuned"]
     text = (
-        "From the runs that chose the step sizes. The working range spans the step sizes whose dev loss is within a "
-        "tenth of the best one's."
+        "From the runs that chose the step sizes. The working range spans the step sizes at which dev loss falls by "
+        "nine tenths of what it falls by at the best one. Untuned: dev loss at the method's natural step size."
     )
     return pages.Section(
-        "Sensitivity", [pages.paragraph(text), pages.table(headers, sensitivity(table))], "sensitivity"
+        "Sensitivity", [pages.paragraph(text), pages.table(headers, sensitivity_rows(table))], "sensitivity"
     )
-
-
-def _working_range(tried: Sequence[tuple[float, Any, float | None, str]], losses: Sequence[float]) -> float | None:
-    """Largest over smallest step size of those within 10 % of the best dev loss."""
-    if not losses:
-        return None
-    good = [lr for lr, _, loss, _ in tried if loss is not None and loss <= 1.1 * min(losses)]
-    return max(good) / min(good)
 
 
 def facts_section(table: Table) -> pages.Section:

@@ -176,15 +176,6 @@ def test_profiles_compare_task_and_seed_pairs_and_a_miss_is_never_within_a_facto
     assert draw.profile(table_of(*missed)) is None
 
 
-def test_sensitivity_counts_the_working_range_and_the_diverged(monkeypatch):
-    choice = choose(
-        [tuned(1e-7, 0.6, 0.7), tuned(1e-6, 0.8, 0.5), tuned(1e-5, 0.8, 0.49), tuned(1e-4, 0.5, 9.0, "diverged")]
-    )
-    ((_, _, working, diverged),) = page.sensitivity(table_of(judged(0, 0.8), choice=choice))
-    assert working == pytest.approx(10)
-    assert diverged == 0.25
-
-
 def test_figures_name_known_methods():
     from llm_bench import methods
 

@@ -1,0 +1,93 @@
+"""How forgiving a step size is, from made-up tuning runs whose answer is known."""
+
+import dataclasses
+
+import pytest
+
+from helene.lab.store import Record
+from llm_bench import sensitivity as module
+from llm_bench.natural import denominator
+from llm_bench.sensitivity import grouped, markdown, put, sensitivity
+from llm_bench.tables import page, plan
+from llm_bench.tables.execute import Measured
+from llm_bench.tables.plan import Cell, choose
+from llm_bench.tables.presets import get_preset
+
+SMALL = get_preset("small")
+MEZO = Cell("causal", "sst2", "mezo", "full")
+
+
+def tuned(lr, loss, status="out_of_budget", cell=MEZO, metric=0.8):
+    config = dataclasses.replace(plan.tuning_runs(SMALL, cell, "m", "cpu")[0], lr=lr)
+    dev = None if loss is None else {"metric": metric, "loss": loss, "option_loss": loss, "auc": None}
+    return Record.of("llm/small", config.to_dict(), {"status": status, "dev": dev, "curve": {"dev_loss": [1.0]}})
+
+
+GRID = [
+    tuned(1e-7, 0.7),
+    tuned(1e-6, 0.53),
+    tuned(1e-5, 0.49, metric=0.9),
+    tuned(1e-4, 9.0, "diverged"),
+    tuned(1e-3, None, "non_finite"),
+]
+
+
+def test_the_working_range_the_diverged_and_the_untuned():
+    found = sensitivity(GRID)
+    assert (found.best, found.loss, found.metric, found.edge) == (1e-5, 0.49, 0.9, False)
+    assert found.width == pytest.approx(10)
+    assert found.lost == pytest.approx(2 / 5)
+    assert found.untuned == (1e-6, 0.53)
+    assert sensitivity(GRID[:3]).edge
+    assert sensitivity(GRID[:1]).width == 1
+    assert sensitivity(GRID[2:3]).untuned is None, "the natural step size was not tried"
+    assert sensitivity(GRID[4:]) is None
+
+
+def test_helene_is_untuned_where_its_measured_slope_says():
+    cell = dataclasses.replace(MEZO, method="helene")
+    slope = {"mean_square": 1e4, "dimension": 1e6}
+    lr = float(f"{1e-7 * denominator('helene', slope, 16):.3g}")
+    runs = [tuned(lr / 3, 0.9, cell=cell), tuned(lr, 0.6, cell=cell), tuned(3 * lr, 0.5, cell=cell)]
+    assert sensitivity(runs).untuned is None
+    measured = Record.of(
+        "llm/small", plan.slope_run(SMALL, cell, "m", "cpu").to_dict(), {"status": "out_of_budget", "slope": slope}
+    )
+    assert sensitivity([measured, *runs]).untuned == (lr, 0.6)
+    (one,) = grouped([*runs, measured])
+    assert one == sensitivity([measured, *runs])
+    both = grouped([*GRID, *runs, measured])
+    assert [s.method for s in both] == ["mezo", "helene"]
+    assert both[0] == sensitivity(GRID)
+
+
+def test_the_page_has_them_too():
+    table = {MEZO: (Measured(choose(GRID[:4]), (), 3, 3, (), tuple(GRID[:4])), None)}
+    ((_, task, width, lost, *losses),) = page.sensitivity_rows(table)
+    assert (task, width, lost) == ("sst2 (causal)", pytest.approx(10), 0.25)
+    assert losses == [0.49, 1.0, 0.53]
+    assert "Untuned" in str(page.sensitivity_section(table).body[0])
+
+
+def test_the_table_is_put_between_its_marks_and_nowhere_else(tmp_path, capsys):
+    from helene.lab.records import write_jsonl
+
+    write_jsonl(tmp_path / "r.jsonl", GRID, "test")
+    target = tmp_path / "page.md"
+    target.write_text(f"# A\n\n{module.BEGIN}\nold\n{module.END}\nafter\n")
+    assert module.main([str(tmp_path / "r.jsonl"), str(tmp_path / "r.jsonl"), "--write", str(target)]) == 0
+    text = target.read_text()
+    assert text == f"# A\n\n{module.BEGIN}\n{markdown(grouped(GRID))}\n{module.END}\nafter\n"
+    assert "| 1.0e-05 of 5 | 0.900, loss 0.490 from 1.000 | 10 | 40% | 1.0e-06: loss 0.530 |" in text
+    assert put(text, markdown(grouped(GRID))) == text
+    for broken in (
+        "no marks",
+        module.BEGIN,
+        f"{module.END}{module.BEGIN}",
+        f"{module.BEGIN}{module.END}{module.BEGIN}",
+    ):
+        with pytest.raises(ValueError, match="once each"):
+            put(broken, "x")
+    target.write_text("no marks")
+    assert module.main([str(tmp_path / "r.jsonl"), "--write", str(target)]) == 2
+    assert "once each" in capsys.readouterr().err
