@@ -6,7 +6,7 @@ import itertools
 import math
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -56,11 +56,15 @@ class Design:
         name: Of the preset.
         title: One line for people.
         cells: In the order of the file.
+        why: What each family is there for.
+        not_crossed: Which combinations are left out, and why they are not needed.
     """
 
     name: str
     title: str
     cells: tuple[Cell, ...]
+    why: Mapping[str, str] = field(default_factory=dict)
+    not_crossed: tuple[str, ...] = ()
 
     @property
     def configs(self) -> list[Config]:
@@ -107,7 +111,8 @@ def load(preset: str, noise_version: str) -> Design:
         raise ValueError(f"preset must be one of {', '.join(presets())} or a .toml file, got {preset!r}")
     try:
         cells = [cell for block in table["block"] for cell in _expand(block, noise_version)]
-        return Design(Path(preset).name.removesuffix(".toml"), table["title"], tuple(cells))
+        name, said = Path(preset).name.removesuffix(".toml"), tuple(table.get("not_crossed", []))
+        return Design(name, table["title"], tuple(cells), dict(table.get("why", {})), said)
     except (KeyError, TypeError) as err:
         raise ValueError(
             f"preset {preset!r} lacks an entry or has one of the wrong kind: {err}; see docs/scaling.md"
@@ -121,11 +126,14 @@ def spaces() -> dict[str, dict[str, Any]]:
 
 
 def trials(space: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """All combinations of a space; ``log2_q`` becomes ``q``, varying fastest last as listed."""
-    axes = {name: _values(name, values) for name, values in space.items()}
+    """All combinations of a space; ``log2_q`` becomes ``q``.
+
+    Step sizes vary slowest, then the other axes by name: records are read back with their entries sorted, and what is
+    stored per trial must keep its place.
+    """
+    axes = {name: _values(name, space[name]) for name in sorted(space, key=lambda name: (name != "log2_q", name))}
     names = ["q" if name == "log2_q" else name for name in axes]
-    combined = itertools.product(*axes.values())
-    return [dict(zip(names, values, strict=True)) for values in combined]
+    return [dict(zip(names, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 def _values(name: str, values: Any) -> list[Any]:

@@ -265,6 +265,10 @@ def design_section(design: Design, analysed: Sequence[Analysed]) -> Section:
             "sizes and methods; slopes along them are exact derivatives, which equal two-point ones to rounding."
         )
     ]
+    if design.not_crossed:
+        body.append(paragraph("Not every method meets every family from every start, and need not:"))
+        items = Markup("").join(Markup("<li>{}</li>").format(said) for said in design.not_crossed)
+        body.append(Markup("<ul>{}</ul>").format(items))
     for family, members in _by_family(analysed):
         rows = []
         for a in members:
@@ -274,6 +278,7 @@ def design_section(design: Design, analysed: Sequence[Analysed]) -> Section:
             cells = f"{len(s.cells)}, those per {s.ran_from}" if s.borrowed else f"{len(s.cells)}"
             rows.append([s.start, _unbroken(s.label), cells, *spans, "; ".join(s.unsupported) or None])
         body.append(subtitle(FAMILIES.get(family, family), f"design-{family}"))
+        body += [paragraph(design.why[family])] if family in design.why else []
         body.append(table(["start", "method", "cells", "n", "max d_i", "d", "left out because"], rows))
     return Section("Design", body)
 

@@ -198,6 +198,8 @@ class _Batch:
         low = self.low = self.problem.gap(p) if exact else self.problem.gap_below(p, slope)
         if self.traced is not None:
             self.traced.append(low.double().numpy().copy())
+        if bool(((low > self.target) & (low <= self.limit)).all()):  # nothing has happened: all but a few steps
+            return
         near, lost = (low <= self.target) & self.open, ~(low <= self.limit) & self.open
         if bool(near.any()):
             hit = near if exact else near & (self.problem.gap(p) <= self.target)
@@ -214,6 +216,8 @@ class _Batch:
         at = tuple(k[i] for k, i in zip(self.kept, np.nonzero(which), strict=True))
         self.done[at], self.outcome.status[at], self.outcome.stopped[at] = True, status, t
         self.open = torch.from_numpy(~self.done[np.ix_(*self.kept)])
+        self.target = self.target.masked_fill(~self.open, -torch.inf)  # nothing more is to be seen there
+        self.limit = self.limit.masked_fill(~self.open, torch.inf)
         if status == REACHED:
             self.outcome.steps[at] = t
 

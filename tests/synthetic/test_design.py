@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from helene.lab import canonical
 from synthetic.cli import cost
 from synthetic.design import CONTROLS, FIRST_ORDER, control_config, load, presets, seeds, spaces, trials
 from synthetic.methods import METHODS
@@ -61,6 +62,17 @@ def test_controls_seeds_and_targets(preset):
         for start in cell.starts:
             groups.setdefault((cell.family, start), set()).add(cell.config["method"])
     assert all(set(CONTROLS) <= methods for methods in groups.values()), "each family and start has its controls"
+
+
+@pytest.mark.parametrize("name", list(spaces()))
+def test_trials_keep_their_place_when_a_record_is_read_back(name):
+    """Records come back with sorted entries; results are stored per trial by position."""
+    space = spaces()[name]
+    back = canonical.loads(canonical.dumps(space))
+    assert list(back) == sorted(space)
+    assert trials(back) == trials(space)
+    steps = [trial["q"] for trial in trials(space)] if "log2_q" in space else []
+    assert steps == sorted(steps)
 
 
 def test_every_control_cell_has_a_prediction():
