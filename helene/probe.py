@@ -363,6 +363,7 @@ class _ReadWatch(TorchDispatchMode):
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         super().__init__()
+        self.tensors = list(tensors)
         self.spans = sorted((*_span(t), i) for i, t in enumerate(tensors) if t.numel())
         self.starts = [start for start, _, _ in self.spans]
         self.seen: set[int] = set()

@@ -92,6 +92,13 @@ class Copies:
         """Bytes of scratch memory."""
         return self.plan.scratch_bytes
 
+    @property
+    def regions(self) -> list[tuple[int, int]]:
+        """Spans of memory that hold copies."""
+        held = [self.ring] if self.plan.units else []
+        held += [self._store] if self.plan.resident is not None else []
+        return [(buffer.data_ptr(), buffer.data_ptr() + buffer.numel()) for buffer in held if buffer.numel()]
+
     def views(self, unit: int, sign: int) -> dict[int, Tensor]:
         """Copies that a lane reads during a unit: parameter's index -> tensor of its shape."""
         return self._resident[sign] if unit < 0 else {**self._resident[sign], **self._views[unit][sign]}

@@ -20,6 +20,7 @@ from helene.engine.pair import Streams
 from helene.engine.parallel import Ranks
 from helene.engine.plan import UNIT_BYTES
 from helene.engine.shape import Setting, Shape, scalar
+from helene.engine.watch import signature
 from helene.kernels import backend
 from helene.kernels.methods import NUM_HYPERS, Method, method_of
 from helene.kernels.tiles import Tiles
@@ -110,6 +111,9 @@ class Engine:
         self.ranks = Ranks(group)
         self._workers = Worker(), Worker()
         self._streams = Streams(optimizer._targets[0].tensor.device, concurrent)
+        self._setting: Setting
+        self._plain_reason = self._no_graph = ""
+        self._model_seen = 0
         self._told: set[str] = set()
         self._pending: list[int] = []
         self._tables: list[Tiles] = []
@@ -173,12 +177,17 @@ class Engine:
         if shape.graph is None and shape.steps and not shape.trouble and (self._direct or not self._no_graph):
             self._pay()
             self._capture(shape)
+            self._model_seen = signature(self.model)  # a forward may make a buffer anew
         if shape.graph is None:
             self._settle()
         elif self._deferred:
             self._setting.control.shift()
         self._send(step)
-        loss = self._eager(shape, step) if shape.graph is None else self._replay(shape, step)
+        if shape.graph is None:
+            loss = self._eager(shape, step)
+            self._model_seen = signature(self.model)
+        else:
+            loss = self._replay(shape, step)
         shape.steps += 1
         self.optimizer.last_loss = loss
         return loss
@@ -218,6 +227,7 @@ class Engine:
         targets = optimizer._targets
         self._addresses = [t.tensor.data_ptr() for t in targets]
         self._structure_seen = self._structure()
+        self._model_seen = signature(self.model)
         self._state_seen: list[tuple[Tensor, str, Tensor]] = []
         device = targets[0].tensor.device
         backends = [backend(t.tensor) for t in targets]
@@ -253,6 +263,7 @@ class Engine:
         return (
             targets is not self._setting.targets
             or self._structure() != self._structure_seen
+            or signature(self.model) != self._model_seen
             or any(self.optimizer.state[p].get(name) is not tensor for p, name, tensor in self._state_seen)
             or any(t.tensor.data_ptr() != a for t, a in zip(targets, self._addresses, strict=True))
         )
@@ -265,7 +276,7 @@ class Engine:
         return [*kinds, any(group["weight_decay"] for group in groups)]
 
     def _shape_of(self, layout: batches.Layout) -> Shape:
-        key = (*layout.key, self.model.training)
+        key = layout.key
         shape = self._shapes.get(key)
         if shape is None:
             shape = self._shapes[key] = Shape(self._setting, layout)

@@ -133,6 +133,7 @@ class Lane:
 
     def _answer(self, index: int, ids: Tensor) -> Tensor:
         if self.watch is not None:
+            self.watch.read.add(index)
             self.watch.paused = True  # the kernel reads theta, and perturbs what it reads
         try:
             return self.rows(index, ids)
@@ -140,9 +141,11 @@ class Lane:
             if self.watch is not None:
                 self.watch.paused = False
 
-    def after(self) -> None:
-        """Called after a forward that looks up rows."""
-        if self._modes:
+    def after(self, module: nn.Module, call: Call, output: Any) -> None:
+        """Called after a forward of a module that owns copied parameters."""
+        if self.watch is not None:
+            self.watch.note_views(output, {i: self.watch.tensors[i] for i in call.owned})
+        if call.rows and self._modes:
             mode = self._modes.pop()
             mode.__exit__(None, None, None)
             if mode.others:
@@ -170,6 +173,7 @@ def in_lane() -> bool:
 def hooks(calls: tuple[Call, ...]) -> Iterator[None]:
     """While active, the modules of a plan tell the lane that runs them."""
     rows = {call.module for call in calls if call.rows}
+    by_module = {call.module: call for call in calls}
 
     def before(module: nn.Module, args: Any) -> None:
         lane = getattr(_current, "lane", None)
@@ -180,12 +184,11 @@ def hooks(calls: tuple[Call, ...]) -> Iterator[None]:
     def after(module: nn.Module, args: Any, output: Any) -> None:
         lane = getattr(_current, "lane", None)
         if lane is not None:
-            lane.after()
+            lane.after(module, by_module[module], output)
 
     with ExitStack() as stack:
-        for module in {call.module for call in calls}:
+        for module in by_module:
             stack.callback(module.register_forward_pre_hook(before, prepend=True).remove)
-        for module in rows:
             stack.callback(module.register_forward_hook(after, always_call=True).remove)
         yield
 

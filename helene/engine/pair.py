@@ -88,19 +88,19 @@ class Pair:
     ) -> None:
         self.targets, self.copies, self.workers, self.streams = targets, copies, workers, streams
 
-    def __call__(self, run: Callable[[], Any], watched: bool) -> tuple[Any, Any, list[int]]:
-        """Both losses, and the parameters that were read unperturbed (looked for where ``watched``).
+    def __call__(self, run: Callable[[], Any], watched: bool) -> tuple[Any, Any, list[_ReadWatch]]:
+        """Both losses, and what was seen of the parameters' reads (nothing unless ``watched``).
 
         Everything is enqueued on the streams and joined to the current one; nothing is waited for.
 
         Raises:
             Changed: If the modules ran in another order than the plan says.
         """
-        watches = [_ReadWatch([t.tensor for t in self.targets]) if watched else None for _ in range(2)]
+        watches = [self._watch() for _ in range(2)] if watched else []
         lanes: list[Lane] = []
         for sign, stream in ((1, self.streams.plus), (-1, self.streams.minus)):
             lane = Lane(self.copies.plan, run, partial(self.copies.rows, sign), stream)
-            lane.watch = watches[len(lanes)]
+            lane.watch = watches[len(lanes)] if watched else None
             lanes.append(lane)
         try:
             with hooks(self.copies.plan.calls):
@@ -108,8 +108,12 @@ class Pair:
         finally:
             for lane in lanes:
                 lane.cancel()
-        seen = sorted(set().union(*(watch.seen for watch in watches if watch is not None)))
-        return lanes[0].result, lanes[1].result, seen
+        return lanes[0].result, lanes[1].result, watches
+
+    def _watch(self) -> _ReadWatch:
+        watch = _ReadWatch([t.tensor for t in self.targets])
+        watch.regions = self.copies.regions
+        return watch
 
     def _run(self, lanes: list[Lane]) -> None:
         plan, streams = self.copies.plan, self.streams

@@ -14,7 +14,8 @@ from helene.engine.copies import Copies, Deferred
 from helene.engine.lanes import Worker
 from helene.engine.pair import Pair, Streams
 from helene.engine.plan import SMALL_BYTES, UNIT_BYTES, Call, Changed, Plan, make_plan, trace
-from helene.probe import Direction, Target
+from helene.engine.watch import Alone, check_independence, versions
+from helene.probe import Direction, Target, reads_none
 
 _failed: list[torch.cuda.CUDAGraph] = []  # the allocator may still ask them which streams they were capturing
 _ATTEMPTS = 3  # plans until a forward is taken for unpredictable
@@ -93,20 +94,35 @@ class Shape:
             ValueError: If a parameter cannot be perturbed, or the loss draws random numbers.
         """
         for _ in range(_ATTEMPTS):
+            before, written = _random_states(self.setting.device), versions(self.static.leaves)
             losses = self._attempt()
-            if losses is not None:
-                return losses
+            if losses is None:
+                continue
+            _check_random(before, self.setting.device)
+            if versions(self.static.leaves) != written:
+                raise ValueError("the loss writes to the batch, so that L⁻ sees another one than L⁺; let it copy first")
+            if not self.steps and self._deferred is None:
+                check_independence(losses, self._alone)
+            return losses
         raise ValueError(_UNPREDICTABLE)
+
+    def _alone(self) -> tuple[Any, Any]:
+        setting = self.setting
+        plus, minus, _ = Alone(setting.targets, self._ready(), setting.workers, setting.streams)(self._run, False)
+        return plus, minus
 
     def _attempt(self) -> tuple[Any, Any] | None:
         """Both losses, or None if the plan was found wrong; it has then been dropped."""
         setting = self.setting
         pair = Pair(setting.targets, self._ready(), setting.workers, setting.streams)
         try:
-            plus, minus, unperturbed = pair(self._run, watched=True)
+            plus, minus, watches = pair(self._run, watched=True)
         except Changed:
             self._calls = self._copies = None
             return None
+        if all(watch.reads_none for watch in watches):
+            raise ValueError(reads_none([t.name for t in setting.targets]))
+        unperturbed = sorted(set().union(*(watch.seen for watch in watches)))
         if not unperturbed:
             return plus, minus
         if set(unperturbed) <= self._resident or not self._plan_has(unperturbed):
@@ -209,10 +225,7 @@ class Shape:
     def _trace(self) -> list[Call]:
         setting, before = self.setting, _random_states(self.setting.device)
         calls = trace(setting.model, setting.targets, self._run, self._has_rows)
-        if any(not torch.equal(a, b) for a, b in zip(before, _random_states(setting.device), strict=True)):
-            raise ValueError(
-                "the loss draws random numbers, so L⁺ − L⁻ would mostly be their noise; turn dropout off (model.eval())"
-            )
+        _check_random(before, setting.device)
         return calls
 
     def _has_rows(self, weight: Any) -> bool:
@@ -260,6 +273,13 @@ def scalar(loss: Any) -> Tensor:
         shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         raise ValueError(f"the loss must be a tensor with one real element, got {shape}")
     return loss.detach().reshape(())
+
+
+def _check_random(before: list[Tensor], device: torch.device) -> None:
+    if any(not torch.equal(a, b) for a, b in zip(before, _random_states(device), strict=True)):
+        raise ValueError(
+            "the loss draws random numbers, so L⁺ − L⁻ would mostly be their noise; turn dropout off (model.eval())"
+        )
 
 
 def _random_states(device: torch.device) -> list[Tensor]:

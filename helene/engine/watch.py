@@ -1,0 +1,89 @@
+"""What could make a captured step wrong without a sign: a changed model, a batch written to, forwards that disturb."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from helene.engine.lanes import Lane
+from helene.engine.pair import Pair
+
+_ADAPTERS = ("merged_adapters", "_active_adapter", "_disable_adapters", "scaling")  # of peft's layers
+
+
+def signature(model: nn.Module) -> int:
+    """Changes when modules, parameters, buffers or hooks are replaced, modes switched, adapters merged or turned off.
+
+    A graph replays what it saw, at the addresses it saw.
+    """
+    found: list[Any] = []
+    for module in model.modules():
+        found += id(module), module.training, len(module._forward_hooks), len(module._forward_pre_hooks)
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None:
+                found += id(tensor), tensor.data_ptr()
+        if "merged_adapters" in module.__dict__:
+            found += (repr(module.__dict__.get(name)) for name in _ADAPTERS)
+    return hash(tuple(found))
+
+
+def versions(leaves: Sequence[Any]) -> list[int]:
+    """How often each tensor of a batch has been written to."""
+    return [x._version for x in leaves if isinstance(x, Tensor) and not x.is_inference()]
+
+
+class Alone(Pair):
+    """The same two probes, one after the other."""
+
+    def _run(self, lanes: list[Lane]) -> None:
+        plan, streams = self.copies.plan, self.streams
+        here = streams.current()
+        for stream in streams:
+            streams.join(stream, here)
+        with streams.copying():
+            self.copies.write_resident()
+        for lane, sign in zip(lanes, (1, -1), strict=True):
+            streams.join(lane.stream, streams.copy)
+            self._advance(lane, -1, sign)
+            for u in range(len(plan.units)):
+                streams.join(streams.copy, lane.stream)
+                self._write(u, (sign,))
+                streams.join(lane.stream, streams.copy)
+                self._advance(lane, u, sign)
+            streams.join(streams.copy, lane.stream)
+        for stream in streams:
+            streams.join(here, stream)
+
+
+def check_independence(losses: tuple[Any, Any], alone: Callable[[], tuple[Any, Any]]) -> None:
+    """Make sure that two forwards side by side gave what they give one after the other.
+
+    A module that keeps a tensor on itself for another to read hands one forward's to the other. Losses that differ from
+    run to run anyhow say nothing, nor do differences below a hundredth of L⁺ − L⁻.
+
+    Args:
+        losses: L⁺ and L⁻, side by side.
+        alone: Evaluates both one after the other.
+
+    Raises:
+        ValueError: If they differ.
+    """
+    mine, first = _values(losses), _values(alone())
+    if mine == first or not all(map(math.isfinite, mine + first)):
+        return
+    if first != _values(alone()):
+        return
+    far = max(abs(a - b) for a, b in zip(mine, first, strict=True))
+    if far > 0.01 * abs(first[0] - first[1]):
+        raise ValueError(
+            f"the forwards at theta ± eps z disturb each other when they advance in turns ({mine} instead of {first}): "
+            "a module probably keeps a tensor for another one to read; pass it as an argument, or use "
+            "optimizer.step(closure)"
+        )
+
+
+def _values(losses: Sequence[Any]) -> list[float]:
+    return [float(loss) for loss in losses]
