@@ -20,7 +20,7 @@ from helene.engine.pair import Streams
 from helene.engine.parallel import Ranks
 from helene.engine.plan import UNIT_BYTES
 from helene.engine.shape import Setting, Shape, scalar
-from helene.engine.watch import signature
+from helene.engine.watch import ModelWatch
 from helene.kernels import backend
 from helene.kernels.methods import NUM_HYPERS, Method, method_of
 from helene.kernels.tiles import Tiles
@@ -113,7 +113,6 @@ class Engine:
         self._streams = Streams(optimizer._targets[0].tensor.device, concurrent)
         self._setting: Setting
         self._plain_reason = self._no_graph = ""
-        self._model_seen = 0
         self._told: set[str] = set()
         self._pending: list[int] = []
         self._tables: list[Tiles] = []
@@ -177,7 +176,7 @@ class Engine:
         if shape.graph is None and shape.steps and not shape.trouble and (self._direct or not self._no_graph):
             self._pay()
             self._capture(shape)
-            self._model_seen = signature(self.model)  # a forward may make a buffer anew
+            self._model_watch = ModelWatch(self.model)  # a forward may make a buffer anew
         if shape.graph is None:
             self._settle()
         elif self._deferred:
@@ -185,7 +184,7 @@ class Engine:
         self._send(step)
         if shape.graph is None:
             loss = self._eager(shape, step)
-            self._model_seen = signature(self.model)
+            self._model_watch = ModelWatch(self.model)
         else:
             loss = self._replay(shape, step)
         shape.steps += 1
@@ -227,7 +226,7 @@ class Engine:
         targets = optimizer._targets
         self._addresses = [t.tensor.data_ptr() for t in targets]
         self._structure_seen = self._structure()
-        self._model_seen = signature(self.model)
+        self._model_watch = ModelWatch(self.model)
         self._state_seen: list[tuple[Tensor, str, Tensor]] = []
         device = targets[0].tensor.device
         backends = [backend(t.tensor) for t in targets]
@@ -263,7 +262,7 @@ class Engine:
         return (
             targets is not self._setting.targets
             or self._structure() != self._structure_seen
-            or signature(self.model) != self._model_seen
+            or self._model_watch.changed()
             or any(self.optimizer.state[p].get(name) is not tensor for p, name, tensor in self._state_seen)
             or any(t.tensor.data_ptr() != a for t, a in zip(targets, self._addresses, strict=True))
         )

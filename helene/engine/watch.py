@@ -14,20 +14,35 @@ from helene.engine.pair import Pair
 _ADAPTERS = ("merged_adapters", "_active_adapter", "_disable_adapters", "scaling")  # of peft's layers
 
 
-def signature(model: nn.Module) -> int:
-    """Changes when modules, parameters, buffers or hooks are replaced, modes switched, adapters merged or turned off.
+class ModelWatch:
+    """Notices that modules, parameters, buffers or hooks are replaced, modes switched, adapters merged or turned off.
 
-    A graph replays what it saw, at the addresses it saw.
+    A graph replays what it saw, at the addresses it saw. This is asked at every step, so what can be looked up once is.
     """
-    found: list[Any] = []
-    for module in model.modules():
-        found += id(module), module.training, len(module._forward_hooks), len(module._forward_pre_hooks)
-        for tensor in (*module._parameters.values(), *module._buffers.values()):
-            if tensor is not None:
-                found += id(tensor), tensor.data_ptr()
-        if "merged_adapters" in module.__dict__:
-            found += (repr(module.__dict__.get(name)) for name in _ADAPTERS)
-    return hash(tuple(found))
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = list(model.modules())
+        self._children = [m._modules for m in self._modules if m._modules]
+        held = [(m._parameters, m._buffers) for m in self._modules]
+        self._held = [d for pair in held for d in pair if d]
+        self._hooks = [(m._forward_hooks, m._forward_pre_hooks) for m in self._modules]
+        self._adapters = [m.__dict__ for m in self._modules if "merged_adapters" in m.__dict__]
+        self._seen = self._now()
+
+    def changed(self) -> bool:
+        """Whether anything is other than when this was made."""
+        return self._now() != self._seen
+
+    def _now(self) -> tuple[Any, ...]:
+        tensors = [t for held in self._held for t in held.values() if t is not None]
+        return (
+            [m.training for m in self._modules],
+            [id(m) for held in self._children for m in held.values()],
+            [id(t) for t in tensors],
+            [t.data_ptr() for t in tensors],
+            [len(after) + len(before) for after, before in self._hooks],
+            [repr([held.get(name) for name in _ADAPTERS]) for held in self._adapters],
+        )
 
 
 def versions(leaves: Sequence[Any]) -> list[int]:
