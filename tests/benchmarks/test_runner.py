@@ -39,7 +39,7 @@ def test_the_check_names_the_count_and_the_way_out(monkeypatch, capsys, tmp_path
 
 def test_every_benchmark_class_is_found():
     names = {suite.__name__ for suite in run.suites()}
-    assert {"OptimizerStep", "State", "Step", "OverFloor", "StepsToTarget", "Exponents", "Against", "Peak"} <= names
+    assert {"OptimizerStep", "State", "Step", "OverFloor", "ToTarget", "Exponents", "Against", "Peak"} <= names
     assert {suite.__module__ for suite in run.suites(["gpu", "step"])} == {"benchmarks.gpu", "benchmarks.step"}
 
 
