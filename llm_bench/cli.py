@@ -72,11 +72,15 @@ def add_commands(subparsers: Any) -> None:
     fetch.add_argument("--data", type=Path, required=True)
     fetch.set_defaults(func=_fetch)
 
-    profile = actions.add_parser("profile", help="where a step's time goes on a GPU")
+    profile = actions.add_parser("profile", help="where a step's time goes, beside the least that each part takes")
+    profile.add_argument("--shape", help="of a model with random weights, such as opt-1.3b, in place of a run's")
+    profile.add_argument("--batch", default="16x64", help="with --shape: rows and tokens a row")
+    profile.add_argument("--method", default="mezo", choices=("mezo", "helene"), help="with --shape")
     profile.add_argument("--config", type=Path)
     profile.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     profile.add_argument("--steps", type=int, default=20)
-    _where(profile, store=False)
+    profile.add_argument("--json", type=Path, help="file for all numbers")
+    _where(profile, store=False, models=False)
     profile.set_defaults(func=_profile)
 
     demo = actions.add_parser("demo", help="two minutes on a CPU: pretrain tiny models, tune them, write the page")
@@ -366,15 +370,28 @@ def _fetch(arguments: argparse.Namespace) -> int:
 
 
 def _profile(arguments: argparse.Namespace) -> int:
-    from llm_bench.runs.config import load
-    from llm_bench.runs.environment import resolved
-    from llm_bench.step_profile import step_profile
+    import json
 
-    env = _environment(arguments)
-    defaults = [f"model={next(iter(env.models))}", f"device={_device_kind(arguments)}"]
-    config = resolved(load(arguments.config, [*defaults, *arguments.set]), env)
-    for name, value in step_profile(config, env, arguments.steps).items():
-        print(f"{name:40s} {value}")
+    from llm_bench import step_profile
+
+    if arguments.shape:
+        dtype = "bfloat16" if _device_kind(arguments) == "cuda" else "float32"
+        found = step_profile.shape_profile(
+            arguments.shape, arguments.batch, arguments.method, dtype, arguments.device, arguments.steps
+        )
+    else:
+        if not arguments.model or arguments.data is None:
+            raise ValueError("profile looks at a run's step: give it --model and --data, or --shape")
+        from llm_bench.runs.config import load
+        from llm_bench.runs.environment import resolved
+
+        env = _environment(arguments)
+        defaults = [f"model={next(iter(env.models))}", f"device={_device_kind(arguments)}"]
+        config = resolved(load(arguments.config, [*defaults, *arguments.set]), env)
+        found = step_profile.run_profile(config, env, arguments.steps)
+    print(step_profile.shown(found))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(found, indent=1))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,21 @@ ROLES = {  # kernels of helene.kernels
     "update": "update",
     "fill": "noise",
 }
+
+
+KINDS = (  # what a forward's kernels do, by words in their names; the first that fits
+    ("copies", ("perturb", "gather_rows")),
+    ("exchange", ("nccl",)),
+    ("staging", ("memcpy", "memset")),
+    ("attention", ("sdpa", "fmha", "flash", "attention")),
+    ("products", ("gemm", "gemv", "nvjet", "xmma", "cutlass", "cublas", "splitk", "dot_kernel", "magma")),
+    ("norms", ("layer_norm", "layernorm", "rms_norm", "rmsnorm", "welford")),
+    ("loss", ("softmax", "nll_loss", "cross_entropy", "logsumexp")),
+    ("lookups", ("index", "gather", "scatter", "embedding")),
+    ("reductions", ("reduce", "scan", "sort", "unique")),
+    ("draws", ("distribution", "dropout", "philox", "normal_kernel", "random")),
+    ("elementwise", ("elementwise", "catarray", "copy_kernel", "fill", "triu_tril", "where", "arange", "pointwise")),
+)
 
 
 class Interval(NamedTuple):
@@ -51,7 +67,17 @@ def role(name: str) -> str:
     """What a kernel does for a step: copies, update, noise, staging, or (all else) forward."""
     if name in ROLES:
         return ROLES[name]
+    if "nccl" in name.lower():
+        return "exchange"
     return "staging" if name.startswith(("Memcpy", "Memset")) else "forward"
+
+
+def kind(name: str) -> str:
+    """What a kernel computes: one of `ROLES` for the kernels here, one of `KINDS`, or ``other``."""
+    if name in ROLES:
+        return ROLES[name]
+    lower = name.lower()
+    return next((kind for kind, words in KINDS if any(word in lower for word in words)), "other")
 
 
 def account(intervals: Sequence[Interval], steps: int) -> dict[str, Any]:
@@ -59,17 +85,30 @@ def account(intervals: Sequence[Interval], steps: int) -> dict[str, Any]:
 
     Returns:
         ``step_seconds``; ``parts``, a dict from names such as "forward", "copies beside forward", "update", "gap" to
-        seconds a step, which add up to it; ``busy``, from a role to the seconds a step in which it ran at all.
+        seconds a step, which add up to it; ``busy``, from a role to the seconds a step in which it ran at all;
+        ``kinds``, the same by what kernels compute; ``accounted``, the share of time in which something with a name
+        ran or nothing did.
     """
     if not intervals:
-        return {"step_seconds": 0.0, "parts": {}, "busy": {}}
-    edges = sorted([(i.start, 1, role(i.name)) for i in intervals] + [(i.end, -1, role(i.name)) for i in intervals])
+        return {"step_seconds": 0.0, "parts": {}, "busy": {}, "kinds": {}, "accounted": 0.0}
+    edges = sorted(
+        edge
+        for i in intervals
+        for edge in ((i.start, 1, role(i.name), kind(i.name)), (i.end, -1, role(i.name), kind(i.name)))
+    )
     active: dict[str, int] = {}
+    computing: dict[str, int] = {}
+    kinds: dict[str, float] = {}
+    nameless = 0.0
     parts: dict[str, float] = {}
     busy: dict[str, float] = {}
     last = edges[0][0]
-    for moment, change, kind in edges:
+    for moment, change, what, computes in edges:
         if moment > last:
+            at_work = [name for name, count in computing.items() if count]
+            for name in at_work:
+                kinds[name] = kinds.get(name, 0.0) + moment - last
+            nameless += moment - last if at_work == ["other"] else 0.0
             running = sorted(name for name, count in active.items() if count)
             if "forward" in running and len(running) > 1:
                 label = f"{' and '.join(name for name in running if name != 'forward')} beside forward"
@@ -79,14 +118,51 @@ def account(intervals: Sequence[Interval], steps: int) -> dict[str, Any]:
             for name in running:
                 busy[name] = busy.get(name, 0.0) + moment - last
             last = moment
-        active[kind] = active.get(kind, 0) + change
+        active[what] = active.get(what, 0) + change
+        computing[computes] = computing.get(computes, 0) + change
     whole = edges[-1][0] - edges[0][0]
     scale = 1e-6 / steps
     return {
         "step_seconds": whole * scale,
         "parts": {name: value * scale for name, value in sorted(parts.items(), key=lambda item: -item[1])},
         "busy": {name: value * scale for name, value in sorted(busy.items(), key=lambda item: -item[1])},
+        "kinds": {name: value * scale for name, value in sorted(kinds.items(), key=lambda item: -item[1])},
+        "accounted": 1.0 - nameless / whole if whole else 0.0,
     }
+
+
+class HostTimers:
+    """Seconds by part where there is no device to record: each moment counts for what was entered last.
+
+    The engine's two forwards are threads of which one runs at a time, so one list of what is under way serves all.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._open: list[list[str]] = []
+        self._last = 0.0
+
+    def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, its time counted under a name."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            mine = [name]
+            self._turn()
+            self._open.append(mine)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._turn()
+                self._open = [other for other in self._open if other is not mine]
+
+        return timed
+
+    def _turn(self) -> None:
+        now = time.perf_counter()
+        if self._open:
+            name = self._open[-1][0]
+            self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
+        self._last = now
 
 
 def kernels(intervals: Sequence[Interval], steps: int, most: int = 12) -> list[dict[str, Any]]:
@@ -122,12 +198,20 @@ def floors(
 
 
 def table(accounted: dict[str, Any], least: dict[str, float]) -> str:
-    """The account as lines of text."""
+    """The account as lines of text; floors that stand for no part of their own come last."""
     step = accounted["step_seconds"]
-    lines = [f"{'part':32s} {'ms a step':>10s} {'share':>7s} {'floor ms':>9s}"]
-    for name, seconds in accounted["parts"].items():
-        floor = least.get(name)
-        shown = f"{floor * 1e3:9.3f}" if floor is not None else f"{'':9s}"
-        lines.append(f"{name:32s} {seconds * 1e3:10.3f} {seconds / step:7.1%} {shown}")
-    lines.append(f"{'step':32s} {step * 1e3:10.3f} {1:7.1%} {sum(least.values()) * 1e3:9.3f}")
+    lines = [f"{'part':44s} {'ms a step':>10s} {'share':>7s} {'floor ms':>9s}"]
+
+    def line(name: str, seconds: float | None, floor: float | None) -> str:
+        shown = f"{seconds * 1e3:10.3f} {seconds / step:7.1%}" if seconds is not None else f"{'':18s}"
+        return f"{name:44s} {shown} {floor * 1e3:9.3f}" if floor is not None else f"{name:44s} {shown}"
+
+    lines += [line(name, seconds, least.get(name)) for name, seconds in accounted["parts"].items()]
+    lines += [line(name, None, floor) for name, floor in least.items() if name not in accounted["parts"]]
+    lines.append(line("step", step, None))
+    if accounted.get("kinds"):
+        lines.append("")
+        lines += [line(f"kernels: {name}", seconds, None) for name, seconds in accounted["kinds"].items()]
+    if "accounted" in accounted:
+        lines.append(f"{accounted['accounted']:.1%} of the step by name")
     return "\n".join(lines)
