@@ -25,31 +25,35 @@ _UNMOVED = 1e-30  # a learning rate too small to change a weight
 _NORMAL = NormalDist()
 
 
-def needs_slope(method: str) -> bool:
-    """Whether the natural step size of a method follows from the size of c."""
+def needs_slope(method: str, hyper: Mapping[str, Any] | None = None) -> bool:
+    """Whether the natural step size of a method, with hyper-parameters over its own, follows from the size of c."""
     named = methods.METHODS.get(method)
-    return named is not None and named.cls == "Helene" and _source(named) in ("spsa", "spsa_own_batch")
+    if named is None or named.cls != "Helene":
+        return False
+    return {**named.fixed, **(hyper or {})}.get("curvature", "spsa") in ("spsa", "spsa_own_batch")
 
 
-def denominator(method: str, slope: Mapping[str, Any], batch_size: int) -> float:
+def denominator(
+    method: str, slope: Mapping[str, Any], batch_size: int, hyper: Mapping[str, Any] | None = None
+) -> float:
     """What a method's first moves are divided by: lr = MeZO's times ``lr_ratio`` times this is natural.
 
     Args:
         method: Of `llm_bench.methods`.
         slope: Of `measure_slope`; not looked at where `needs_slope` is False.
         batch_size: B.
+        hyper: Hyper-parameters over the method's own.
     """
     named = methods.get_method(method)
     if named.cls != "Helene":
         return 1.0
-    floor, gamma = named.fixed.get("floor", 1.0), named.fixed.get("gamma", 1.0)
-    if not needs_slope(method):
+    given = {**named.fixed, **(hyper or {})}
+    floor, gamma = given.get("floor", 1.0), given.get("gamma", 1.0)
+    if not needs_slope(method, hyper):
         return float(floor)
-    share = 1.0 if named.fixed.get("bias_correction") else 1.0 - named.fixed.get("beta2", 0.99)
+    share = 1.0 if given.get("bias_correction") else 1.0 - given.get("beta2", 0.99)
     scale = gamma * share * batch_size * slope["mean_square"]
-    if floor == "quantile:1":
-        return scale * largest_square(int(slope["dimension"]))
-    return 1.0 / mean_factor(scale, float(floor))
+    return 1.0 / mean_factor(scale, _floor(floor, scale, int(slope["dimension"])))
 
 
 def mean_factor(scale: float, floor: float) -> float:
@@ -94,5 +98,16 @@ def measure_slope(config: RunConfig, session: Session) -> dict[str, Any]:
     }
 
 
-def _source(named: methods.Method) -> str:
-    return str(named.fixed.get("curvature", "spsa"))
+def _floor(floor: float | str, scale: float, dimension: int) -> float:
+    """The value of a floor, a rule by name too, where h = scale z²."""
+    if not isinstance(floor, str):
+        return float(floor)
+    name, _, value = floor.partition(":")
+    if name == "mean":
+        return float(value) * scale
+    if name != "quantile":
+        raise ValueError(
+            f"the natural step size with floor {floor!r} is not known; give a number, mean:X or quantile:Q"
+        )
+    share = float(value)
+    return scale * (largest_square(dimension) if share == 1.0 else _NORMAL.inv_cdf((1.0 + share) / 2.0) ** 2)

@@ -11,6 +11,7 @@ from typing import Any
 from helene.lab.executors import InlineExecutor
 from helene.lab.store import Record, Store
 from helene.lab.sweep import sweep
+from llm_bench.natural import SLOPES, denominator, needs_slope
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.environment import Environment, resolved
 from llm_bench.runs.run import run
@@ -44,8 +45,9 @@ def tune(
 
     Args:
         base: The run; its step size, steps and role are set here.
-        natural: The method's usual step size, the middle of what is tried.
-        forwards: Budget of all runs together, a backward counted as two.
+        natural: The method's usual step size, the middle of what is tried; for HELENE in units of its denominator,
+            which is measured first.
+        forwards: Budget of all runs together, that measurement included, a backward counted as two.
         env: Where things are.
         store: Where records go; what is there is not run again.
         progress: Whether progress is shown.
@@ -55,6 +57,10 @@ def tune(
     """
     from llm_bench.methods import is_first_order
 
+    before = _slope(base, env, store, progress)
+    if before is not None:
+        natural *= denominator(base.method, before.result["slope"], base.batch_size, base.hyper)
+        forwards -= before.result["forwards"]
     per_step = 3 if is_first_order(base.method) else 2
     short = forwards // 3 // len(SPAN) // per_step
     long = (forwards - short * len(SPAN) * per_step) // (len(REFINED) + 1) // per_step
@@ -79,10 +85,25 @@ def tune(
     middle = _best(first)
     second = runs([middle, *(float(f"{middle * m:.3g}") for m in REFINED)], long)
     best = _best(second)
-    made = sum(record.result.get("forwards", 0) for record in (*first, *second))
+    runs_made = (*([before] if before else []), *first, *second)
+    made = sum(record.result.get("forwards", 0) for record in runs_made)
     latest: dict[float, Mapping[str, Any]] = {r.config["lr"]: r.result for r in (*first, *second)}
     tried = [(lr, (result.get("dev") or {}).get("loss"), result["status"]) for lr, result in sorted(latest.items())]
     return Tuned(best, best in (tried[0][0], tried[-1][0]), made, tuple(tried))
+
+
+def _slope(base: RunConfig, env: Environment, store: Store, progress: bool) -> Record | None:
+    """The measurement that the method's natural step size needs, if it needs one."""
+    if not needs_slope(base.method, base.hyper):
+        return None
+    fixed: dict[str, Any] = {"method": "mezo", "role": "measure", "hyper": {}, "target": None, "engine": False}
+    config = dataclasses.replace(base, **fixed, steps=SLOPES, eval_every=SLOPES)
+    one = [resolved(config, env).to_dict()]
+    call = partial(run, env=env)
+    (record,) = sweep(EXPERIMENT, one, call, store, executor=InlineExecutor(), progress=progress)
+    if "slope" not in record.result:
+        raise ValueError(f"c could not be measured: {record.result.get('message')}")
+    return record
 
 
 def _best(records: Sequence[Record]) -> float:

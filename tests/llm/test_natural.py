@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, stats
 
 from helene.lab.store import Record
-from llm_bench import natural
+from llm_bench import natural, tune
 from llm_bench.methods import METHODS
 from llm_bench.runs.environment import environment
 from llm_bench.tables import execute, plan
@@ -48,6 +48,16 @@ def test_denominators_by_method():
     assert natural.denominator("helene-floor-0.9", slope, 16) < plain
     assert natural.denominator("helene-corrected", slope, 16) > 5 * plain
     assert natural.denominator("helene-scalar-h", slope, 16) > 1600
+    assert natural.denominator("helene", slope, 16, {"bias_correction": True}) == natural.denominator(
+        "helene-corrected", slope, 16
+    )
+    half = natural.denominator("helene", slope, 16, {"floor": "quantile:0.5"})
+    assert half == pytest.approx(1 / natural.mean_factor(1600, 1600 * stats.chi2.ppf(0.5, 1)))
+    mean = natural.denominator("helene", slope, 16, {"floor": "mean:2"})
+    assert mean == pytest.approx(natural.denominator("helene", slope, 16, {"floor": 3200.0}), rel=1e-9)
+    with pytest.raises(ValueError, match="is not known"):
+        natural.denominator("helene", slope, 16, {"floor": "radius:1"})
+    assert not natural.needs_slope("helene", {"curvature": "none"})
     small = {"mean_square": 1e-9, "dimension": 1e6}
     assert natural.denominator("helene", small, 16) == pytest.approx(1.0), "h below the floor: heavy-ball MeZO"
     assert {name for name in METHODS if natural.needs_slope(name)} == {
@@ -106,3 +116,30 @@ def test_every_method_tries_as_many_step_sizes(bench):
     before = plan.slope_run(PRESET, HELENE, "m", "cpu")
     assert 2 * before.steps == 20, "forwards of the measurement: a two-hundredth of one run's 4,000"
     assert plan.slope_run(PRESET, dataclasses.replace(HELENE, method="mezo"), "m", "cpu") is None
+
+
+@pytest.mark.parametrize("method", ["mezo", "helene"])
+def test_tuning_measures_first_what_helene_needs_and_counts_it(method, toy_data, monkeypatch):
+    slope = {"mean_square": 1e4, "dimension": 1e6}
+    monkeypatch.setattr(tune, "resolved", lambda config, env: config)
+
+    def made(experiment, configs, call, store, **more):
+        records = []
+        for config in configs:
+            loss = abs(math.log(config["lr"])) + 1
+            result = {"status": "out_of_budget", "forwards": 2 * config["steps"]}
+            result |= {"slope": slope} if config["role"] == "measure" else {"dev": {"loss": loss}}
+            records.append(Record.of(experiment, config, result))
+        asked.extend(configs)
+        return records
+
+    asked = []
+    monkeypatch.setattr(tune, "sweep", made)
+    base = plan.tuning_runs(PRESET, dataclasses.replace(HELENE, method=method), "m", "cpu")[0]
+    base = dataclasses.replace(base, hyper={"floor": 2.0} if method == "helene" else {})
+    found = tune.tune(base, 1e-7, 1000, environment(toy_data), None)
+    assert [config["role"] for config in asked] == ["measure"] * (method == "helene") + ["tune"] * 7
+    unit = 1e-7 * (natural.denominator("helene", slope, 16, {"floor": 2.0}) if method == "helene" else 1.0)
+    assert min(config["lr"] for config in asked if config["role"] == "tune") == pytest.approx(0.01 * unit, rel=5e-3)
+    assert 960 < found.forwards <= 1000
+    assert all(config["hyper"] == base.hyper for config in asked if config["role"] == "tune")
