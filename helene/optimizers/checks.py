@@ -49,6 +49,11 @@ def one_of(value: Any, name: str, choices: Sequence[Any]) -> None:
 
 def parameter(p: Tensor, name: str) -> None:
     """Raise ValueError unless p can be trained here."""
+    if hasattr(p, "device_mesh") or hasattr(p, "_fsdp_flattened") or type(p).__name__ == "FlatParameter":
+        raise ValueError(
+            f"parameter {name} is sharded ({type(p).__name__}), and its z belongs to the whole of it; for a model "
+            "larger than a card put whole layers on several devices (device_map), which any optimizer here steps"
+        )
     if p.layout != torch.strided:
         raise ValueError(f"parameter {name} is {p.layout}; only dense parameters can be perturbed")
     if p.dtype not in SUPPORTED:

@@ -139,3 +139,39 @@ def test_a_rank_that_dies_or_hangs_is_an_error_and_moves_nothing(how: str) -> No
     assert "rank 0 could not exchange losses" in said
     assert "another rank has probably died" in said
     assert same
+
+
+def _sharded(rank: int, port: int, results: Any) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    said = []
+    first = _model()
+    fully_shard(first, mesh=dist.device_mesh.init_device_mesh("cpu", (2,)))
+    second = FullyShardedDataParallel(_model(), device_id=torch.device("cpu"))
+    third = FullyShardedDataParallel(_model(), device_id=torch.device("cpu"), use_orig_params=True)
+    for model in (first, second, third):
+        try:
+            Helene(model.named_parameters(), lr=1e-3, anneal_horizon=10, batch_size=8, model=model)
+            said.append("")
+        except ValueError as error:
+            said.append(str(error))
+    results.put(said)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_shards_are_refused_and_the_way_out_is_named() -> None:
+    context = multiprocessing.get_context("spawn")
+    results, port = context.Queue(), _free_port()
+    processes = [context.Process(target=_sharded, args=(rank, port, results)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for said in (results.get(timeout=100) for _ in processes):
+        assert len(said) == 3
+        for error in said:
+            assert "sharded" in error
+            assert "put whole layers on several devices (device_map)" in error
+    for process in processes:
+        process.join(30)
