@@ -1,4 +1,8 @@
-"""Data parallel with two processes over gloo: the trajectory of one with the whole batch, and what goes wrong."""
+"""Data parallel with two processes over gloo: the trajectory of one with the whole batch, and what goes wrong.
+
+Starting processes takes longer than what they do, so that one pair of them goes through everything; rank 1 ends by
+dying.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import socket
 import sys
 import time
 import warnings
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,46 +35,111 @@ def _model(seed: int = 0) -> TiedModel:
     return TiedModel()
 
 
-def _engine(model: TiedModel, seed: int = 5, lr: float = 1e-3, group: Any = None) -> Engine:
+def _engine(model: Any, seed: int = 5, lr: float = 1e-3, group: Any = None) -> Engine:
     optimizer = Helene(model.named_parameters(), lr=lr, anneal_horizon=10, batch_size=8, seed=seed, model=model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Engine(model, optimizer, loss, scratch_bytes=1 << 15, unit_bytes=3000, check_every=2, group=group)
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+def _said(make: Callable[[], Any]) -> str:
+    try:
+        make()
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return ""
 
 
-def _rank(rank: int, port: int, results: Any) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def _trajectory(rank: int) -> tuple[list[float], list[Any]]:
     model = _model()
     engine = _engine(model)
     losses = []
     for step in range(STEPS):
         share = {name: value[ROWS * rank : ROWS * (rank + 1)] for name, value in batch_of(step, 2 * ROWS).items()}
         losses.append(float(engine.step(share)))
-    said = []
-    other = (
-        lambda: _engine(_model(), seed=5 + rank),
-        lambda: _engine(_model(seed=rank)),
-        lambda: _engine(TiedModel(depth=2 + rank)),
-        lambda: _engine(_model(), lr=1e-3 * (1 + rank)),
-    )
-    for make in other:
-        try:
-            make()
-        except RuntimeError as error:
-            said.append(str(error))
-    results.put((rank, losses, [p.detach().numpy() for p in model.parameters()], said))
+    return losses, [p.detach().numpy() for p in model.parameters()]
+
+
+def _mismatches(rank: int) -> list[str]:
+    return [
+        _said(make)
+        for make in (
+            lambda: _engine(_model(), seed=5 + rank),
+            lambda: _engine(_model(seed=rank)),
+            lambda: _engine(TiedModel(depth=2 + rank)),
+            lambda: _engine(_model(), lr=1e-3 * (1 + rank)),
+        )
+    ]
+
+
+def _shards(rank: int) -> list[str]:
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    first = _model()
+    fully_shard(first, mesh=dist.device_mesh.init_device_mesh("cpu", (2,)))
+    second = FullyShardedDataParallel(_model(), device_id=torch.device("cpu"))
+    third = FullyShardedDataParallel(_model(), device_id=torch.device("cpu"), use_orig_params=True)
+    return [_said(lambda m=model: _engine(m)) for model in (first, second, third)]
+
+
+def _lost(rank: int, group: Any, how: str) -> tuple[int, str, bool] | None:
+    """Rank 1 dies, or sleeps longer than the group's timeout, before its third step; what rank 0 then says."""
+    model = _model()
+    engine = _engine(model, group=group)
+    for step in range(STEPS):
+        if rank == 1 and step == 2:
+            if how == "dies":
+                os._exit(0)
+            time.sleep(6)
+            return None
+        before = [p.detach().clone() for p in model.parameters()]
+        said = _said(lambda s=step: engine.step(batch_of(s)))
+        if said:
+            return step, said, all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    return None
+
+
+def _rank(rank: int, port: int, results: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    results.put((rank, "trajectory", _trajectory(rank)))
+    results.put((rank, "mismatches", _mismatches(rank)))
+    results.put((rank, "shards", _shards(rank)))
     dist.barrier()
-    dist.destroy_process_group()
+    impatient = dist.new_group(timeout=timedelta(seconds=3))
+    results.put((rank, "sleeps", _lost(rank, impatient, "sleeps")))
+    dist.barrier()
+    if rank == 1:
+        results.close()
+        results.join_thread()  # what it has put arrives before it dies
+    results.put((rank, "dies", _lost(rank, None, "dies"))) if rank == 0 else _lost(rank, None, "dies")
+    if rank == 0:
+        results.close()
+        results.join_thread()
+        os._exit(0)  # its group has lost a member
 
 
-def test_two_ranks_make_the_step_of_one_with_both_shares() -> None:
+@pytest.fixture(scope="module")
+def found() -> Iterator[dict[tuple[int, str], Any]]:
+    """What each rank had to say, by rank and part."""
+    context = multiprocessing.get_context("spawn")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    results = context.Queue()
+    processes = [context.Process(target=_rank, args=(rank, port, results)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    gathered = {}
+    for _ in range(9):  # five parts of rank 0, four of rank 1
+        rank, part, value = results.get(timeout=120)
+        gathered[rank, part] = value
+    yield gathered
+    for process in processes:
+        process.join(30)
+
+
+def test_two_ranks_make_the_step_of_one_with_both_shares(found: dict[tuple[int, str], Any]) -> None:
     """The ranks' parameters are equal to the bit; to the whole batch's they are up to the rounding of the losses.
 
     Two losses of 4.7, each off by 2 units in the last place, put c off by 4 · 2^-24 · 4.7 / eps = 1.1e-3; lr 1e-3, |z|
@@ -78,100 +148,34 @@ def test_two_ranks_make_the_step_of_one_with_both_shares() -> None:
     model = _model()
     engine = _engine(model)
     expected = [float(engine.step(batch_of(step, 2 * ROWS))) for step in range(STEPS)]
-    context = multiprocessing.get_context("spawn")
-    results, port = context.Queue(), _free_port()
-    processes = [context.Process(target=_rank, args=(rank, port, results)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    found = dict((rank, rest) for rank, *rest in (results.get(timeout=100) for _ in processes))
-    for process in processes:
-        process.join(30)
-        assert process.exitcode == 0
     for rank in range(2):
-        losses, weights, said = found[rank]
+        losses, weights = found[rank, "trajectory"]
         assert losses == pytest.approx(expected, rel=1e-5)
-        for mine, other, whole in zip(weights, found[0][1], model.parameters(), strict=True):
+        for mine, other, whole in zip(weights, found[0, "trajectory"][1], model.parameters(), strict=True):
             assert (mine == other).all()
             torch.testing.assert_close(torch.from_numpy(mine), whole.detach(), rtol=0, atol=5e-5)
-        assert "ranks differ in seed, step or a hyper-parameter" in said[0]
-        assert "ranks hold different parameters (first embed.weight)" in said[1]
-        assert "ranks train other parameters" in said[2]
-        assert "ranks differ in seed, step or a hyper-parameter" in said[3]
 
 
-def _mortal(rank: int, port: int, results: Any, how: str) -> None:
-    """Rank 1 dies (or sleeps, which only a timeout tells) before its third step."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    group = dist.new_group(timeout=timedelta(seconds=60 if how == "dies" else 5))
-    model = _model()
-    dist.barrier()
-    engine = _engine(model, group=group)
-    for step in range(STEPS):
-        if rank == 1 and step == 2:
-            if how == "sleeps":
-                time.sleep(12)
-            os._exit(1)
-        before = [p.detach().clone() for p in model.parameters()]
-        try:
-            engine.step(batch_of(step))
-        except RuntimeError as error:
-            same = all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-            results.put((step, str(error), same))
-            os._exit(0)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_that_differ_are_told_how(found: dict[tuple[int, str], Any], rank: int) -> None:
+    seed, weights, model, rate = found[rank, "mismatches"]
+    assert "ranks differ in seed, step or a hyper-parameter" in seed
+    assert "ranks hold different parameters (first embed.weight)" in weights
+    assert "ranks train other parameters" in model
+    assert "ranks differ in seed, step or a hyper-parameter" in rate
 
 
 @pytest.mark.parametrize("how", ["dies", "sleeps"])
-def test_a_rank_that_dies_or_hangs_is_an_error_and_moves_nothing(how: str) -> None:
-    context = multiprocessing.get_context("spawn")
-    results, port = context.SimpleQueue(), _free_port()
-    processes = [context.Process(target=_mortal, args=(rank, port, results, how)) for rank in range(2)]
-    start = time.monotonic()
-    for process in processes:
-        process.start()
-    while results.empty() and time.monotonic() - start < 100:
-        time.sleep(0.1)
-    assert not results.empty(), "neither an error nor an end"
-    step, said, same = results.get()
-    for process in processes:
-        process.join(30)
+def test_a_rank_that_dies_or_hangs_is_an_error_and_moves_nothing(found: dict[tuple[int, str], Any], how: str) -> None:
+    step, said, unmoved = found[0, how]
     assert step == 2
-    assert "rank 0 could not exchange losses" in said
+    assert "rank 0 could not exchange" in said
     assert "another rank has probably died" in said
-    assert same
+    assert unmoved
 
 
-def _sharded(rank: int, port: int, results: Any) -> None:
-    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    said = []
-    first = _model()
-    fully_shard(first, mesh=dist.device_mesh.init_device_mesh("cpu", (2,)))
-    second = FullyShardedDataParallel(_model(), device_id=torch.device("cpu"))
-    third = FullyShardedDataParallel(_model(), device_id=torch.device("cpu"), use_orig_params=True)
-    for model in (first, second, third):
-        try:
-            Helene(model.named_parameters(), lr=1e-3, anneal_horizon=10, batch_size=8, model=model)
-            said.append("")
-        except ValueError as error:
-            said.append(str(error))
-    results.put(said)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def test_shards_are_refused_and_the_way_out_is_named() -> None:
-    context = multiprocessing.get_context("spawn")
-    results, port = context.Queue(), _free_port()
-    processes = [context.Process(target=_sharded, args=(rank, port, results)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for said in (results.get(timeout=100) for _ in processes):
-        assert len(said) == 3
-        for error in said:
-            assert "sharded" in error
-            assert "put whole layers on several devices (device_map)" in error
-    for process in processes:
-        process.join(30)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_shards_are_refused_and_the_way_out_is_named(found: dict[tuple[int, str], Any], rank: int) -> None:
+    for error in found[rank, "shards"]:
+        assert "is sharded" in error
+        assert "put whole layers on several devices (device_map)" in error
