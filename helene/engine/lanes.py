@@ -143,13 +143,13 @@ class Lane:
 
     def after(self, module: nn.Module, call: Call, output: Any) -> None:
         """Called after a forward of a module that owns copied parameters."""
-        if self.watch is not None:
-            self.watch.note_views(output, {i: self.watch.tensors[i] for i in call.owned})
-        if call.rows and self._modes:
+        if call.rows and self._modes:  # first, for it takes what follows for a reading of the matrix
             mode = self._modes.pop()
             mode.__exit__(None, None, None)
             if mode.others:
                 raise Changed("an embedding's matrix is read as a whole")
+        if self.watch is not None:
+            self.watch.note_views(output, {i: self.watch.tensors[i] for i in call.owned})
 
     def _pause(self) -> None:
         self._stopped.release()
