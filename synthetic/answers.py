@@ -42,6 +42,8 @@ def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "H
     mine = [a for a in mine if not a.series.variant or (a.series.family, a.series.start) not in plain]
     if not mine:
         return f"{title} was not run in this preset."
+    if all(a.main.law is None for a in mine):
+        return f"No answer on {title}: {mine[0].main.reason}."
     sound = [a for a in mine if a.verdict != "broken_instrument"]
     if not sound:
         return (

@@ -168,6 +168,9 @@ def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[Cell]:
     else:
         most = block.get("max_d", math.inf)
         layers = [[[n, w]] for n in block["n"] for w in block["w"] if n * w <= most]
+    target = block.get("target", 0.5)
+    if not 0.0 < target < 1.0:
+        raise ValueError(f"target must be in (0, 1), got {target!r}; it is a fraction of the gap at the start")
     for groups, start, method in itertools.product(layers, block["starts"], block["methods"]):
         entry = {"name": method} if isinstance(method, str) else dict(method)
         name, variant = entry.pop("name"), entry.pop("variant", "")
@@ -181,7 +184,7 @@ def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[Cell]:
             "method": name,
             "variant": variant,
             "space": {**spaces()[name], **{k: v if isinstance(v, Mapping) else [v] for k, v in entry.items()}},
-            "target": TARGETS["first" if first else "zeroth"],
+            "target": float(block.get("target", TARGETS["first" if first else "zeroth"])),
             "seeds": seeds(d),
             "cap": CAP,
             "race": RACE,

@@ -53,6 +53,7 @@ def run_cell(config: dict[str, Any]) -> dict[str, Any]:
     start, target = config["start"], config["target"]
     x_ref = starts(problem, start["kind"], start["size"], [0])[0]
     scale = scale_of(problem, x_ref, target)
+    _check_target(problem, x_ref, target, getattr(torch, config["dtype"]))
     settings = [method.settings(trial, scale, problem) for trial in options]
     predicted = predicted_steps(problem, method, options[0], scale, x_ref, target)
     budget = max(1, round(config["cap"] * predicted))
@@ -106,6 +107,16 @@ def run_cell(config: dict[str, Any]) -> dict[str, Any]:
         "edge": result.get("edge", False),
         "test": {"steps": [_count(v) for v in judged.steps[:, 0]], "status": letters, "budget": budget},
     }
+
+
+def _check_target(problem: Problem, x_ref: torch.Tensor, target: float, dtype: torch.dtype) -> None:
+    """Losses are differences from the minimum: below the rounding of that difference nothing can be told."""
+    terms = problem.gap_terms(problem.features(torch.zeros_like(x_ref)))
+    floor = (8.0 * torch.finfo(dtype).eps * terms.abs().sum() / problem.gap(problem.features(x_ref))).item()
+    if target < floor:
+        raise ValueError(
+            f"target {target:g} is below the noise floor of {dtype} on this problem, {floor:.1g}; take a larger one"
+        )
 
 
 def _resolved(trial: Trial, problem: Problem, config: dict[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helene.noise import parameter_id
 from synthetic.design import seeds, spaces, trials
 from synthetic.methods import METHODS
 from synthetic.problems import Problem, build
 from synthetic.scale import scale_of
-from synthetic.simulator import directions, simulate
+from synthetic.simulator import simulate
 from synthetic.starts import starts
 
 

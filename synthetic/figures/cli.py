@@ -21,7 +21,7 @@ def add_figure_commands(subparsers: Any) -> None:
         "figure",
         help="remake a figure of the paper: toy, ablation, floor, triggers",
         description="Remake a figure of the paper with our own settings (it gives none) and say in one sentence what "
-        "it shows against what the paper says. Each takes about a minute of one core, triggers two; "
+        "it shows against what the paper says. Each takes about a minute of one core, triggers two and a half; "
         "writes OUT/scaling/figures.",
     )
     one.add_argument("name", choices=FIGURES)

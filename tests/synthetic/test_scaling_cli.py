@@ -12,6 +12,7 @@ import pytest
 
 from helene.lab import canonical
 from helene.lab.store import Store
+from synthetic.run import run_cell
 
 TINY = """
 title = "tiny"
@@ -115,6 +116,7 @@ def test_bad_input_is_one_line_and_exit_code_2(words, said, capsys):
         ('"helene", "mezo"', '"newton", "mezo"', "method must be one of"),
         ('title = "tiny"', "", "lacks an entry"),
         ("starts = ", "begins = ", "lacks an entry"),
+        ("max_d = 32", "target = 0.0", "target must be in (0, 1), got 0.0"),
     ],
 )
 def test_a_broken_preset_is_explained(tiny, tmp_path, capsys, old, new, said):
@@ -124,3 +126,40 @@ def test_a_broken_preset_is_explained(tiny, tmp_path, capsys, old, new, said):
     tiny.write_text(TINY.replace(old, new))
     assert main(["scaling", "--preset", str(tiny), "--out", str(tmp_path / "out")]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_scheduler_that_is_gone_is_one_line(tiny, tmp_path, capsys):
+    from helene.cli import main
+
+    pytest.importorskip("distributed")
+    words = ["scaling", "--preset", str(tiny), "--out", str(tmp_path / "out"), "--scheduler", "tcp://localhost:port"]
+    assert main(words) == 2
+    assert "no Dask scheduler answers at tcp://localhost:port" in capsys.readouterr().err
+
+
+def test_a_target_below_the_noise_floor_is_an_error():
+    """Float32 losses of real data are differences of numbers near 1: some 1e-6 of the gap at the start."""
+    block = {"kind": "regression", "data": "digits_16_parity", "l2": 0.1, "layers": [[1, 16]]}
+    config = {
+        "problem": block,
+        "start": {"kind": "coordinate", "size": 0.5},
+        "method": "mezo",
+        "space": {"log2_q": {"from": 0, "to": 0, "per_octave": 1}},
+        "target": 1e-9,
+        "seeds": {"tuning": [1], "test": [0]},
+        "cap": 20.0,
+        "race": 1.5,
+        "dtype": "float32",
+    }
+    with pytest.raises(ValueError, match=r"target 1e-09 is below the noise floor of torch.float32"):
+        run_cell(config)
+    assert run_cell({**config, "dtype": "float64"})["status"] == "reached"
+
+
+def test_a_disk_that_fills_up_keeps_what_is_finished(tiny, tmp_path):
+    """A limit on the size of files stands in for a full disk."""
+    limited = ["bash", "-c", 'ulimit -f 60 && exec "$@"', "bash", *command(tiny, tmp_path)]  # KiB: some of the 40 cells
+    full = subprocess.run(limited, capture_output=True, text=True, env=environment())
+    assert full.returncode == 2, full.stderr
+    assert "free some space" in full.stderr.splitlines()[-1]
+    assert 0 < len(records(tmp_path)) < 40

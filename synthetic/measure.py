@@ -1,0 +1,92 @@
+"""The speed of the sweeps as records: ``python -m synthetic.measure FILE``, on an idle machine, some five minutes.
+
+Every number is a ratio of two things timed in turns; each record says how busy other programs kept the cores meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from helene.lab.provenance import provenance
+from helene.lab.records import Record, write_jsonl
+from helene.lab.store import Store
+from helene.lab.sweep import sweep
+from helene.noise import NOISE_VERSION
+from synthetic.cli import cost
+from synthetic.design import load
+from synthetic.run import run
+from synthetic.speed import share_of_floor
+
+EXPERIMENT = "speed"
+FLOOR_CELLS = ((1, 256), (8, 32), (8, 64), (16, 64), (32, 128))
+
+
+def two_workers(repeats: int = 3) -> dict[str, Any]:
+    """Wall-clock of a sweep with one worker over that with two, start and end of the workers included.
+
+    The sweep is the preset quick. Repeats go one, two, one, two ...; of each the fastest counts.
+    """
+    configs = load("quick", NOISE_VERSION).configs
+    seconds: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(repeats):
+        for jobs, taken in seconds.items():
+            with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "records.sqlite") as store:
+                start = time.perf_counter()
+                sweep(EXPERIMENT, configs, run, store, jobs, provenance={}, progress=False, cost=cost)
+                taken.append(time.perf_counter() - start)
+    return {
+        "seconds_one": seconds[1],
+        "seconds_two": seconds[2],
+        "ratio": min(seconds[1]) / min(seconds[2]),
+        "cells": len(configs),
+    }
+
+
+class Others:
+    """The share of the machine's processor time that other programs took, from construction until `share`."""
+
+    def __init__(self) -> None:
+        self.before = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        ticks = os.sysconf("SC_CLK_TCK")
+        spent = [int(word) / ticks for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        idle = spent[3] + spent[4]
+        times = os.times()
+        return sum(spent), sum(spent) - idle, sum(times[:4])
+
+    def share(self) -> float:
+        """Between 0 and 1, over all cores."""
+        total, busy, ours = (after - before for after, before in zip(self._now(), self.before, strict=True))
+        return max(0.0, busy - ours) / total if total else 0.0
+
+
+def main(path: str) -> int:
+    """Measure everything and write the records."""
+    facts = provenance(f"python -m synthetic.measure {path}")
+    records = []
+    for n, width in FLOOR_CELLS:
+        others = Others()
+        share = share_of_floor(n, width, repeats=20)
+        config: dict[str, Any] = {"measure": "share_of_floor", "method": "mezo", "n": n, "width": width}
+        records.append(_record(config, {"share": share}, others, facts))
+    others = Others()
+    records.append(_record({"measure": "two_workers", "preset": "quick"}, two_workers(), others, facts))
+    write_jsonl(path, records, EXPERIMENT)
+    return 0
+
+
+def _record(config: dict[str, Any], result: dict[str, Any], others: Others, facts: dict[str, Any]) -> Record:
+    told = {"status": "reached", **result, "others": round(others.share(), 3)}
+    print(config, told, flush=True)
+    return Record.of(EXPERIMENT, config, told, facts)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))
