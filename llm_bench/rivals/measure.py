@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", default="opt-1.3b")
     parser.add_argument("--batches", default="16x64,16x256")
-    parser.add_argument("--parts", default="micro,table,memory,zero,profile")
+    parser.add_argument("--parts", default="micro,overlap,table,memory,zero,profile")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--commit", help="of the code, where there is no git to ask")
     arguments = parser.parse_args(argv)
@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         recorder = Recorder(store, arguments.model, arguments.commit)
         if "micro" in parts:
             recorder.put({"part": "micro"}, {"kernels": micro.measure(), "cosine_error": micro.fast_cosine_error()})
+        if "overlap" in parts:
             recorder.put({"part": "overlap"}, {"seconds": micro.overlap()})
         for text in arguments.batches.split(","):
             rows, length = (int(number) for number in text.split("x"))
