@@ -100,7 +100,7 @@ def _where(parser: argparse.ArgumentParser, *, store: bool, models: bool = True)
 
 
 def _plan(parser: argparse.ArgumentParser, *, models: bool = True) -> None:
-    parser.add_argument("--preset", default="small", help="smoke, small or paper (default: small)")
+    parser.add_argument("--preset", default="small", help="smoke, small, parts or paper (default: small)")
     _where(parser, store=True, models=models)
     parser.add_argument("--minutes", type=float, help="begin no run that would not end within this time")
     parser.add_argument("--methods", nargs="+", help="only these (default: the preset's)")
@@ -161,6 +161,7 @@ def _bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = ()) -
     from llm_bench.models import kind_of
     from llm_bench.tables.execute import Bench
     from llm_bench.tables.presets import get_preset
+    from llm_bench.tuning import TUNINGS
 
     preset = get_preset(arguments.preset)
     changes: dict[str, Any] = {}
@@ -168,6 +169,8 @@ def _bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = ()) -
         wanted = tuple(arguments.methods or extra_methods)
         changes["untrained"] = tuple(m for m in preset.untrained if not arguments.methods or m in wanted)
         changes["methods"] = tuple(m for m in wanted if m not in preset.untrained)
+    _all_known("--tasks", arguments.tasks, [t for tasks in preset.tasks.values() for t in tasks], preset.name)
+    _all_known("--tunings", arguments.tunings, TUNINGS, preset.name)
     if arguments.tasks:
         changes["tasks"] = {k: tuple(t for t in ts if t in arguments.tasks) for k, ts in preset.tasks.items()}
     if arguments.tunings:
@@ -181,6 +184,13 @@ def _bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = ()) -
         models.setdefault(kind_of(source), name)
     more = {"engine": True, "best": "copy"} if arguments.engine else {}
     return Bench(preset, models, env, _device_kind(arguments), more)
+
+
+def _all_known(option: str, given: list[str] | None, known: Any, preset: str) -> None:
+    unknown = [name for name in given or [] if name not in known]
+    if unknown:
+        names = ", ".join(dict.fromkeys(known))
+        raise ValueError(f"{option} has {unknown[0]!r}, which preset {preset} does not; it has {names}")
 
 
 def _executor(arguments: argparse.Namespace) -> Any:

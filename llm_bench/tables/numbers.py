@@ -28,6 +28,7 @@ class Numbers:
         forwards: Median forwards to it.
         seconds: Median training seconds to it.
         training_seconds: Median of the whole run.
+        speed: Median tokens a second of training, padding left out.
         bytes: Highest peak of a step, where the device counts.
         statuses: Of the runs.
     """
@@ -43,6 +44,7 @@ class Numbers:
     forwards: float | None
     seconds: float | None
     training_seconds: float | None
+    speed: float | None
     bytes: int | None
     statuses: tuple[str, ...]
 
@@ -58,6 +60,7 @@ def numbers(records: Sequence[Record]) -> Numbers | None:
     targets: list[dict[str, Any]] = [result["target"] for result in results if result.get("target")]
     peaks = [result["peak_bytes"]["step"] for result in results if result.get("peak_bytes", {}).get("step")]
     seconds = [result["training_seconds"] for result in results if "training_seconds" in result]
+    speeds = [r["tokens"] / r["training_seconds"] for r in results if r.get("tokens") and r.get("training_seconds")]
     return Numbers(
         tuple(values),
         float(np.mean(values)),
@@ -70,6 +73,7 @@ def numbers(records: Sequence[Record]) -> Numbers | None:
         _median([t["forwards"] for t in targets]),
         _median([t["training_seconds"] for t in targets]),
         _median(seconds),
+        _median(speeds),
         max(peaks) if peaks else None,
         tuple(result["status"] for result in results),
     )

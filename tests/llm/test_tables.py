@@ -102,6 +102,7 @@ def judged(seed, metric, steps=100, target=0.8, method="mezo", kind="causal", ta
         "target": {"value": target, "steps": steps, "forwards": 2 * steps, "training_seconds": steps / 100},
         "curve": curve,
         "training_seconds": 2.0,
+        "tokens": 6000,
         "best_step": 100,
         "peak_bytes": {"step": 10**9},
         "data": {"source": "drawn", "overlap_with_test": 0, "train": 10, "dev": 10, "test": 10},
@@ -120,6 +121,7 @@ def test_numbers_are_means_with_students_interval_and_medians_with_misses():
     assert numbers([]) is None
     assert interval([5.0]) == (None, None)
     assert found.bytes == 10**9
+    assert found.speed == 3000
 
 
 def table_of(*records, choice=None):
@@ -269,6 +271,11 @@ def test_commands(tiny, tmp_path, capsys):
     ("words", "message"),
     [
         (["table", "1", "--preset", "none"], "there is no preset 'none'"),
+        (
+            ["table", "1", "--tasks", "sst2", "nope"],
+            "--tasks has 'nope', which preset small does not; it has sst2, copa",
+        ),
+        (["sweep", "--tunings", "half"], "--tunings has 'half', which preset small does not"),
         (["table", "1", "--model", "/nowhere"], "there is no model folder /nowhere"),
         (["table", "1", "--device", "cuda"], "torch sees no CUDA device"),
     ],
