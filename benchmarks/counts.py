@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import contextmanager
 
 from .common import METHODS, CountedLoss, Lookup, make, parameter, subject, values
 
@@ -52,33 +53,51 @@ class State(Lookup):
 
 def count(method: str) -> dict[str, int]:
     """Losses, random numbers and parameter passes of 20 steps of a method."""
-    with subject():
-        from helene import noise
     p = parameter(SIZE)
     loss, optimizer = CountedLoss(p), make(method, [p])
     optimizer.step(loss)  # the first step checks what the loss reads
     loss.calls = 0
-    drawn: list[int] = []
+    with random_calls() as calls, touches(p) as touched:
+        for _ in range(STEPS):
+            optimizer.step(loss)
+    losses, passes = loss.calls, round(touched.elements / SIZE)
+    drawn = sum(draw(*args, **kwargs).numel() for draw, args, kwargs in calls)
+    return {"losses": losses, "random": round(drawn / SIZE), "passes": passes}
+
+
+@contextmanager
+def random_calls():
+    """The calls of the generator's functions inside, each as (function, arguments, keyword arguments).
+
+    Signs are made of words: that is one call.
+    """
+    with subject():
+        from helene import noise
+    calls: list[tuple] = []
+    within = False
     sources = {name: getattr(noise, name) for name in ("normal", "signs", "words") if hasattr(noise, name)}
 
-    def counted(source):
+    def recorded(source):
         def draw(*args, **kwargs):
-            numbers = source(*args, **kwargs)
-            drawn.append(numbers.numel())
-            return numbers
+            nonlocal within
+            if within:
+                return source(*args, **kwargs)
+            calls.append((source, args, kwargs))
+            within = True
+            try:
+                return source(*args, **kwargs)
+            finally:
+                within = False
 
         return draw
 
     for name, source in sources.items():
-        setattr(noise, name, counted(source))
+        setattr(noise, name, recorded(source))
     try:
-        with touches(p) as touched:
-            for _ in range(STEPS):
-                optimizer.step(loss)
+        yield calls
     finally:
         for name, source in sources.items():
             setattr(noise, name, source)
-    return {"losses": loss.calls, "random": round(sum(drawn) / SIZE), "passes": round(touched.elements / SIZE)}
 
 
 def state_bytes(method: str, state_dtype: str) -> float:

@@ -26,6 +26,7 @@ PREFIXES = ("track_", "time_")
 # A count of steps may differ by one on another kind of CPU, forwards (two a step, and layer at most) and exponents with
 # it; all else is exact.
 SLACK = {"track_steps": 1, "track_forwards": 8, "track_alpha": 0.02, "track_beta": 0.02}
+SLACK["track_measured_over_predicted"] = 0.01
 
 
 def modules() -> list[str]:

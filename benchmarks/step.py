@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 
-from .common import REQUIRED, Cached, CountedLoss, make, parameter, subject, values
+from .common import METHODS, REQUIRED, Cached, CountedLoss, Lookup, make, parameter, subject, values
+from .counts import STEPS, count, random_calls, state_bytes
 
 TIMED = ["MeZO", "Helene", "ZOAdam"]
 SIZES, DTYPES = [10**4, 10**6], ["float32", "bfloat16"]
@@ -55,6 +56,50 @@ class OverFloor(Cached):
         return cache[method, size, dtype]
 
 
+OTHERS = [method for method in METHODS if method not in TIMED]
+
+
+class OtherStep:
+    """Five steps of every other method, over a million float32 parameters."""
+
+    params = (OTHERS,)
+    param_names = ("method",)
+    warmup_time = 0.5
+    rounds = 1
+    repeat = (2, 5, 3.0)
+
+    def setup(self, method: str) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self.p = parameter(SIZES[-1])
+        self.loss = CountedLoss(self.p)
+        self.optimizer = make(method, [self.p])
+        self.optimizer.step(self.loss)
+
+    def time_5_steps(self, method: str) -> None:
+        for _ in range(5):
+            self.optimizer.step(self.loss)
+
+
+class OtherOverFloor(Cached):
+    """The same steps as multiples of what their own random numbers and passes over memory take, in turns.
+
+    Methods that call backward are far above it, for the loss's backward is in their step; one whose passes find their
+    chunk in the cache may be a little below.
+    """
+
+    params = (OTHERS,)
+    param_names = ("method",)
+    unit = "ratio"
+
+    def setup_cache(self) -> dict:
+        return values(step_over_own_floor, itertools.product(*self.params))
+
+    def track_multiple_of_the_floor(self, cache: dict, method: str) -> float:
+        return cache[(method,)]
+
+
 class LargeOverFloor(Cached):
     """A step over 10 million float32 parameters as a multiple of its floor."""
 
@@ -69,8 +114,8 @@ class LargeOverFloor(Cached):
         return cache[(method,)]
 
 
-class PeakBytes(Cached):
-    """Measured over predicted bytes of a step beyond the parameters; 1 is a prediction that holds."""
+class PeakBytes(Lookup):
+    """Measured over predicted bytes of a step beyond the parameters, to a hundredth; 1 is a prediction that holds."""
 
     params = (["MeZO", "Helene"], ["float32", "8bit"])
     param_names = ("method", "state_dtype")
@@ -104,15 +149,45 @@ def step_over_floor(method: str, size: int, dtype: str, repeats: int = 7) -> flo
         "normals": lambda: noise.normal(0, 1, 0, 1, 0, size),
         "words": (lambda: noise.words(0, 1, 0, 1, 0, size, device)) if dtype == "bfloat16" else int,
     }
-    best = dict.fromkeys(actions, float("inf"))
-    for _ in range(repeats + 1):
-        for name, action in actions.items():
-            start = time.perf_counter()
-            action()
-            best[name] = min(best[name], time.perf_counter() - start)
+    best = fastest(actions, repeats)
     # A copy moves two elements: two perturbed copies and the update are three of them.
     floor = 3 * best["normals"] + best["words"] + 3 * best["copy"] + STATE_TRAFFIC[method] / 2 * best["wide copy"]
     return (best["step"] - 2 * best["loss"]) / floor
+
+
+def step_over_own_floor(method: str, size: int = SIZES[-1], repeats: int = 5) -> float:
+    """Seconds of a step over those of its own random numbers, and of its passes over parameters and state."""
+    import torch
+
+    torch.set_num_threads(1)
+    p = parameter(size)
+    loss, optimizer = CountedLoss(p), make(method, [p])
+    optimizer.step(loss)
+    loss.calls = 0
+    with random_calls() as calls:
+        optimizer.step(loss)
+    source, sink = torch.zeros(size), torch.zeros(size)
+    actions = {
+        "step": lambda: optimizer.step(loss),
+        "loss": loss,
+        "copy": lambda: sink.copy_(source),
+        "numbers": lambda: [draw(*args, **kwargs) for draw, args, kwargs in calls],
+    }
+    forwards, best = loss.calls, fastest(actions, repeats)
+    copies = count(method)["passes"] / STEPS / 2 + state_bytes(method, "float32") / 4
+    return (best["step"] - forwards * best["loss"]) / (best["numbers"] + copies * best["copy"])
+
+
+def fastest(actions: dict, repeats: int) -> dict[str, float]:
+    """Seconds of each action, the best of several turns after one that is not counted."""
+    best = dict.fromkeys(actions, float("inf"))
+    for turn in range(repeats + 1):
+        for name, action in actions.items():
+            start = time.perf_counter()
+            action()
+            if turn:
+                best[name] = min(best[name], time.perf_counter() - start)
+    return best
 
 
 def large_over_floor(method: str) -> float:
@@ -132,4 +207,4 @@ def measured_over_predicted(method: str, state_dtype: str) -> float:
     with subject():
         from helene.lab.costs import memory_row
     row = memory_row(method, torch.float32, state_dtype, **REQUIRED.get(method, {}))
-    return row.measured / row.predicted
+    return round(row.measured / row.predicted, 2)

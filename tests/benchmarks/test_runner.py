@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from benchmarks import common, gpu, llm, run, step
+from benchmarks import common, counts, gpu, llm, run, step
 
 
 def test_counts_are_exact_and_step_counts_may_differ_by_one():
@@ -54,6 +54,8 @@ def test_benchmarks_name_their_parameters_and_units():
 
 def test_each_timed_step_has_its_multiple_of_the_floor():
     assert step.OverFloor.params == step.Step.params
+    assert step.OtherOverFloor.params == step.OtherStep.params
+    assert {*step.TIMED, *step.OTHERS} == set(common.METHODS)
     assert set(step.STATE_TRAFFIC) == set(step.TIMED)
     assert gpu.Step.track_step_over_two_forwards.unit == "ratio"
 
@@ -62,6 +64,22 @@ def test_each_timed_step_has_its_multiple_of_the_floor():
 @pytest.mark.parametrize("dtype", step.DTYPES)
 def test_a_multiple_of_the_floor_is_measured_for_every_step(method, dtype):
     assert step.step_over_floor(method, 1 << 12, dtype, repeats=1) > 0
+
+
+@pytest.mark.parametrize("method", ["FZOO", "SGD"])
+def test_a_multiple_of_its_own_floor_is_measured_for_every_other_step(method):
+    assert step.step_over_own_floor(method, 1 << 12, repeats=1) > 0
+
+
+def test_numbers_made_of_words_are_counted_once():
+    """FZOO's 8 directions are drawn twice, for the copies and for the update: 320 in 20 steps."""
+    from helene import noise
+
+    with counts.random_calls() as calls:
+        noise.signs(0, 1, 0, 1, 0, 5)
+        noise.normal(0, 1, 0, 1, 0, 7)
+    assert [draw(*args, **kwargs).numel() for draw, args, kwargs in calls] == [5, 7]
+    assert counts.count("FZOO")["random"] == 320
 
 
 def test_nothing_is_skipped_on_this_commit():
