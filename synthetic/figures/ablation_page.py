@@ -23,8 +23,6 @@ NAMES = {
     "helene": "+ clipped Hessian (HELENE)",
 }
 PROTOCOLS = {"tuned": "each tuned alike", "shared": "all at MeZO's learning rate"}
-HURTS = 0.05  # of the loss at the start: a rise above the least loss that counts
-SLIGHT = 1.2  # times as fast
 EVERY = 20
 
 
@@ -69,17 +67,13 @@ def parts_of(group: Mapping[str, Any]) -> list[Part]:
         return []
     speed = {b: _ratio(group[a], group[b]) for a, b in (("mezo", "momentum"), ("mezo", "biased"))}
     hessian, whole = _ratio(group["annealed"], group["helene"]), _ratio(group["mezo"], group["helene"])
-    rise = {stage: _rise(r) for stage, r in group.items()}
-    mends = rise["biased"][0] > HURTS and rise["annealed"][2] < rise["biased"][1]
+    rises = _more(group["biased"], group["mezo"])
+    mends = _more(group["biased"], group["annealed"])
     return [
-        Part("momentum alone doesn't help", _not(_faster(speed["momentum"])), _times(speed["momentum"], "MeZO")),
+        Part("momentum alone doesn't help", not _faster(speed["momentum"]), _times(speed["momentum"], "MeZO")),
         Part("the biased gradient converges faster", _faster(speed["biased"]), _times(speed["biased"], "MeZO")),
-        Part("its loss rises later", _rises(rise["biased"]), _percent(rise["biased"])),
-        Part(
-            "annealing stabilizes the loss",
-            mends if rise["biased"][1] > HURTS or rise["biased"][2] < HURTS else None,
-            f"{_percent(rise['annealed'])}, without it {_percent(rise['biased'])}",
-        ),
+        Part("its loss rises later", _positive(rises), f"{_percent(rises)} than MeZO's"),
+        Part("annealing stabilizes the loss", _positive(mends), f"without it, {_percent(mends)} than with it"),
         Part("the clipped Hessian is faster still", _faster(hessian), _times(hessian, "the annealed gradient")),
         Part(
             "HELENE is twice as fast as MeZO",
@@ -95,12 +89,8 @@ def _ratio(slow: Mapping[str, Any], fast: Mapping[str, Any]) -> tuple[float, flo
 
 
 def _faster(ratio: tuple[float, float, float]) -> bool | None:
-    """Whether the ratio of steps is above 1; an advantage that stays below `SLIGHT` counts as none."""
-    return True if ratio[1] > 1 else False if ratio[2] < SLIGHT else None
-
-
-def _not(value: bool | None) -> bool | None:
-    return None if value is None else not value
+    """Whether the ratio of steps is above 1; None where its interval does not tell."""
+    return True if ratio[1] > 1 else False if ratio[2] <= 1 else None
 
 
 def _times(ratio: tuple[float, float, float], other: str) -> str:
@@ -109,20 +99,25 @@ def _times(ratio: tuple[float, float, float], other: str) -> str:
     return f"{number(ratio[0])} times as fast as {other} {interval(*ratio[1:])}"
 
 
-def _rise(result: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Final loss above the least one, over the loss at the start (ln 10): median over seeds, with its interval."""
+def _rise(result: Mapping[str, Any]) -> np.ndarray:
+    """Final loss above the least one, over the loss at the start (ln 10), per seed."""
     loss = np.array(result["loss"])
-    rises = (loss[:, -1] - loss.min(1)) / np.log(10.0)
-    value, low, high = median_interval(1.0 + rises, num_bootstrap=1000)
+    return (loss[:, -1] - loss.min(1)) / np.log(10.0)
+
+
+def _more(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, float, float]:
+    """By how much the first rises more than the second: median over common seeds, with its interval."""
+    value, low, high = median_interval(1.0 + _rise(a) - _rise(b), num_bootstrap=1000)
     return value - 1.0, low - 1.0, high - 1.0
 
 
-def _rises(rise: tuple[float, float, float]) -> bool | None:
-    return True if rise[1] > HURTS else False if rise[2] < HURTS else None
+def _positive(difference: tuple[float, float, float]) -> bool | None:
+    return True if difference[1] > 0 else False if difference[2] <= 0 else None
 
 
-def _percent(rise: tuple[float, float, float]) -> str:
-    return f"ends {100 * rise[0]:.1f} % of the starting loss above its least"
+def _percent(difference: tuple[float, float, float]) -> str:
+    low, high = 100 * difference[1], 100 * difference[2]
+    return f"the loss ends {100 * difference[0]:.2f} % of its start {interval(low, high)} further above its least"
 
 
 def _answer(tuned: Sequence[Part], shared: Sequence[Part], groups: Mapping[str, Mapping[str, Any]]) -> str:
@@ -146,7 +141,9 @@ def _answer(tuned: Sequence[Part], shared: Sequence[Part], groups: Mapping[str, 
 def _counted(parts: Sequence[Part]) -> str:
     holds = [p for p in parts if p.holds]
     names = ": " + "; ".join(p.says for p in holds) if holds else ""
-    return f"{len(holds)} of the paper's {len(parts)} statements hold{names}"
+    is_open = sum(p.holds is None for p in parts)
+    left = f" ({is_open} stay open)" if is_open else ""
+    return f"{len(holds)} of the paper's {len(parts)} statements hold{left}{names}"
 
 
 def _table(title: str, group: Mapping[str, Any]) -> Any:
@@ -178,7 +175,7 @@ def _shared_parts(parts: Sequence[Part]) -> Any:
 def _plain(r: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "steps": list(median_interval(r["steps"], num_bootstrap=1000)),
-        "rise": list(_rise(r)),
+        "rise": float(np.median(_rise(r))),
         "accuracy": float(np.median(r["accuracy"])),
         "best_trial": r["best_trial"],
         "edge": r["edge"],
@@ -206,7 +203,8 @@ def _settings(config: Mapping[str, Any]) -> list[str]:
         f"Each stage has 16 settings, chosen by the least median steps on {config['tuning_seeds']} seeds (cut at "
         f"{config['tuning_budget']} steps), judged on {config['test_seeds']} others: 16 learning rates in factors of "
         "√2 about the natural one; for HELENE 8 at each of the floors 1 and h₀ = B‖g₀‖².",
-        f"Faster: the 95 % interval of the ratio of median steps lies above 1; not faster: it ends below {SLIGHT:g}. "
-        f"Rises: the loss ends more than {100 * HURTS:.0f} % of its start above its least. Slopes along directions are "
-        "exact derivatives.",
+        "Faster: the 95 % interval of the ratio of median steps lies above 1; not faster: it ends at 1 or below; does "
+        "not help: is not seen to be faster. Rises: the loss ends further above its least than MeZO's from the same "
+        "seed, by the 95 % interval of the median difference; stabilizes: it does so less with the anneal. What lies "
+        "between is open: no threshold is ours. Slopes along directions are exact derivatives.",
     ]
