@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from helene.engine.lanes import Lane
@@ -77,7 +78,7 @@ def check_independence(losses: tuple[Any, Any], alone: Callable[[], tuple[Any, A
     """Make sure that two forwards side by side gave what they give one after the other.
 
     A module that keeps a tensor on itself for another to read hands one forward's to the other. Losses that differ from
-    run to run anyhow say nothing, nor do differences below a hundredth of L⁺ − L⁻.
+    run to run anyhow say nothing, nor do differences below a hundredth of L⁺ − L⁻ or a few units of rounding.
 
     Args:
         losses: L⁺ and L⁻, side by side.
@@ -92,7 +93,8 @@ def check_independence(losses: tuple[Any, Any], alone: Callable[[], tuple[Any, A
     if first != _values(alone()):
         return
     far = max(abs(a - b) for a, b in zip(mine, first, strict=True))
-    if far > 0.01 * abs(first[0] - first[1]):
+    rounding = 8.0 * torch.finfo(losses[0].dtype).eps * max(map(abs, first))
+    if far > max(0.01 * abs(first[0] - first[1]), rounding):
         raise ValueError(
             f"the forwards at theta ± eps z disturb each other when they advance in turns ({mine} instead of {first}): "
             "a module probably keeps a tensor for another one to read; pass it as an argument, or use "
