@@ -20,7 +20,7 @@ presets:
   or the path of a .toml file of your own, see docs/scaling.md
 
 what is written, all under OUT/scaling:
-  index.html, summary.json, exponents.csv, runs.parquet, figures/, records.sqlite
+  index.html, summary.json, series.jsonl, exponents.csv, runs.parquet, figures/, records.sqlite
 
 A run that is stopped goes on where it was: finished cells are in records.sqlite and are never run twice.
 

@@ -15,6 +15,7 @@ from synthetic.analysis import Analysed, analyse
 from synthetic.answers import Conclusion, answer, conclusions
 from synthetic.design import FIRST_ORDER, Design
 from synthetic.export import exponents_csv, summary_of
+from synthetic.lines import lines_of
 from synthetic.overview import conclusions_section, glance_section
 from synthetic.pictures import cuts
 from synthetic.related import related_section
@@ -64,6 +65,7 @@ def write_report(
     )
     write_text(folder / "index.html", page)
     write_text(folder / "exponents.csv", exponents_csv(analysed))
+    write_text(folder / "series.jsonl", lines_of(analysed, provenance))
     write_runs(folder / "runs.parquet", analysed)
     write_summary(
         out,

@@ -43,11 +43,3 @@ def best_trial(steps: Sequence[Sequence[float]], final: Sequence[Sequence[float]
 def at_edge(space: Mapping[str, Sequence[float]], chosen: Mapping[str, Any]) -> bool:
     """Whether the learning rate is the first or the last of its grid."""
     return chosen["lr"] in (space["lr"][0], space["lr"][-1])
-
-
-def wilson(hits: int, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share."""
-    z, p = 1.96, hits / count
-    centre = (p + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
-    return max(0.0, centre - half), min(1.0, centre + half)

@@ -289,6 +289,22 @@ def test_exponents_are_a_table(written):
     assert float(row["beta_low"]) <= float(row["beta"]) <= float(row["beta_high"])
 
 
+def test_what_is_concluded_is_there_in_short(written):
+    """A line per series, with the median of every cell under the name of its record."""
+    lines = [canonical.loads(x) for x in (written[0] / "scaling" / "series.jsonl").read_text().splitlines()]
+    summary = canonical.loads((written[0] / "scaling" / "summary.json").read_text())
+    own = {s["name"]: s for s in summary["series"] if not s["borrowed"]}
+    found = {line["series"]: line for line in lines if "series" in line}
+    assert found.keys() == own.keys()
+    for name, line in found.items():
+        assert (line["verdict"], line["follows"]) == (own[name]["verdict"], own[name]["follows"])
+        medians = {c["key"][:12]: np.median(c["steps"]) for c in own[name]["cells"]}
+        assert {key: steps for key, *_, steps, _ in line["cells"]} == pytest.approx(medians, rel=1e-3)
+    assert {"provenance"} <= set(lines[0])
+    assert sum("explanation" in line for line in lines) == len(summary["explanations"])
+    assert any("sensitivity" in line and line["width"] for line in lines)
+
+
 def test_runs_are_a_table(written):
     table = parquet.read_table(written[0] / "scaling" / "runs.parquet")
     assert tuple(table.column_names) == COLUMNS
