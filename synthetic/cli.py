@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from synthetic.design import Config, Design, load, presets
+from synthetic.design import FIRST_ORDER, Config, Design, load, presets
 from synthetic.figures.cli import add_figure_commands
 
 _EPILOG = """\
@@ -30,7 +30,11 @@ exit codes:
   2  bad usage or bad input
 """
 # Core-seconds, fitted to one machine: a step of a search, and a step, row and feature of it by method.
-_SECONDS_A_STEP, _SECONDS_AN_ELEMENT = 1.8e-4, {"helene": 7e-9, "heavy_ball": 2.6e-9}
+_SECONDS_A_STEP = 1.8e-4
+_SECONDS_AN_ELEMENT = {
+    "mezo": 2.4e-9, "per_layer": 2.4e-9, "per_layer_in_turn": 2.4e-9, "gradient_descent": 2.4e-9, "heavy_ball": 3.2e-9
+}  # fmt: skip
+_FEATURES = {"digits_parity": 1797, "digits_16_parity": 1797, "breast_cancer": 569, "iris": 450, "wine": 534}
 _SECONDS_TO_START = 4.0
 
 
@@ -114,21 +118,26 @@ def _missing(design: Design, store: Any) -> list[Config]:
 
 def cost(config: Config) -> float:
     """Expected core-seconds of a cell, within a factor of two or so on a machine of today."""
-    groups = config["problem"]["layers"]
+    problem = config["problem"]
+    groups, kind = problem["layers"], problem["kind"]
     d, width = sum(n * w for n, w in groups), max(w for _, w in groups)
     if "control" in config:
-        return 0.05 + 3e-4 * (width if config["control"] == "per_layer" else d)
-    if config["problem"]["kind"] == "gram":
-        return (4e-4 if config["method"] == "heavy_ball" else 8e-5) * d
-    method, regression = config["method"], config["problem"]["kind"] == "regression"
-    if method in ("theorem", "theorem_one_clip"):
-        return 0.08 * width if regression else 0.03
-    if method == "gradient_descent":
-        return 0.15 if regression else 0.02
+        return (
+            0.01
+            if kind == "gram"
+            else (20.0 if kind == "coupled" else 1.0)
+            * (0.05 + 6e-4 * (width if config["control"] == "per_layer" else d))
+        )
+    method = config["method"]
+    if kind == "gram":
+        return (4e-4 if method == "heavy_ball" else 8e-5) * d
+    if method in FIRST_ORDER:
+        slow = method in ("theorem", "theorem_one_clip") and kind in ("regression", "coupled")
+        return 0.08 * width if slow else 0.15
     steps = 50 + 6 * (width if method == "per_layer" else d)
     rows = 1.5 * 24 * len(config["seeds"]["tuning"]) + len(config["seeds"]["test"])
-    features = d + (700 if regression else 0)
-    return 0.02 + steps * (_SECONDS_A_STEP + _SECONDS_AN_ELEMENT.get(method, 2.2e-9) * rows * features)
+    features = d + (_FEATURES.get(problem["data"], 18000) if kind == "regression" else 0)
+    return 0.02 + steps * (_SECONDS_A_STEP + _SECONDS_AN_ELEMENT.get(method, 1.1e-8) * rows * features)
 
 
 def _public(path: str) -> str:
