@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,37 @@ def test_another_direction_is_told_from_rounding() -> None:
     assert not parallel.compare(expected, {**expected, "losses": losses})["same"]
     with pytest.raises(ValueError, match="zip"):
         parallel.compare(expected, {**expected, "losses": losses[1:]})
+
+
+@pytest.mark.parametrize("engine", [False, True])
+def test_hooks_of_device_placement_change_nothing(engine: bool) -> None:
+    """accelerate's hooks, as ``device_map`` sets them, on the one device there is: a trajectory to the bit."""
+    accelerate = pytest.importorskip("accelerate")
+    from helene import MeZO
+    from helene.engine import Engine
+
+    device = torch.device("cpu")
+    results = []
+    for placed in (False, True):
+        model = parallel.build("opt-tiny", torch.float32, "cpu")
+        if placed:
+            places = {
+                name: "cpu" for name in ("model.decoder.embed_tokens", "model.decoder.embed_positions", "lm_head")
+            }
+            places |= {name: "cpu" for name in ("model.decoder.layers.0", "model.decoder.layers.1")}
+            places["model.decoder.final_layer_norm"] = "cpu"
+            model = accelerate.dispatch_model(model, places, main_device="cpu", force_hooks=True)
+            assert hasattr(model.model.decoder.layers[1], "_hf_hook")
+        optimizer = MeZO(model.named_parameters(), lr=1e-3, seed=1, model=model)
+        batch, losses = parallel.whole_batch(1, device), []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = Engine(model, optimizer, parallel.language_loss, scratch_bytes=1 << 24) if engine else None
+            for _ in range(3):
+                step = (
+                    made.step(batch) if made else optimizer.step(lambda m=model, b=batch: parallel.language_loss(m, b))
+                )
+                losses.append(float(step))
+        results.append((losses, [p.detach().clone() for p in model.parameters()]))
+    assert results[0][0] == results[1][0]
+    assert all(torch.equal(a, b) for a, b in zip(results[0][1], results[1][1], strict=True))
