@@ -1,4 +1,4 @@
-"""A run's bar: training loss, dev loss, time left."""
+"""A run's bar: training loss, dev metric and loss, time left."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class RunProgress:
         if self._bar is not None:
             self._bar.update(steps)
 
-    def say(self, loss: float, dev: float) -> None:
-        """The newest numbers."""
+    def say(self, loss: float, metric: float | None, dev: float) -> None:
+        """The newest numbers; no metric is known on the way where answers are generated."""
         if self._bar is not None:
-            self._bar.set_postfix_str(f"loss {loss:.3f}, dev loss {dev:.3f}")
+            shown = "" if metric is None else f"dev {metric:.3f}, "
+            self._bar.set_postfix_str(f"loss {loss:.3f}, {shown}dev loss {dev:.3f}")

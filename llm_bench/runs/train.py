@@ -143,7 +143,7 @@ class Training:
                 at_look = self.state.step % self.config.eval_every == 0 or self.state.step == self.config.steps
                 if self.state.step == goal and at_look and self.state.ended is None:
                     self._look()
-                    shown.say(self.state.curve["train_loss"][-1], self.state.curve["dev_loss"][-1])
+                    shown.say(*(self.state.curve[name][-1] for name in ("train_loss", "dev_metric", "dev_loss")))
                 if time.monotonic() >= due and self.state.ended is None:
                     self._save()
                     saved = time.monotonic()
