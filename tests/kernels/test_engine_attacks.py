@@ -282,3 +282,24 @@ def test_the_trained_parameters_may_be_replaced_by_others_in_memory() -> None:
     reference.param_groups[0]["step"] = 3
     assert torch.equal(engine.step(batch_of(3)), reference.step(lambda: loss(twin, batch_of(3))))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_why_kernels_are_not_used_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old GPU, no Triton, a wish: one line each."""
+    from helene.kernels import backend as module
+
+    cuda = torch.device("cuda", 0)
+    choose = module._of_device.__wrapped__
+    assert choose(torch.device("cpu")).reason == "the parameters are on cpu, not on an NVIDIA GPU"
+    monkeypatch.setattr(module, "has_triton", lambda: False)
+    assert choose(cuda) == ("torch", "triton is not installed")
+    monkeypatch.setattr(module, "has_triton", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert choose(cuda) == ("torch", "the GPU has compute capability 7.5, the kernels need 8.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert choose(cuda).is_triton
+    monkeypatch.setenv(module.VARIABLE, "torch")
+    assert module.backend(torch.ones(1)) == ("torch", "HELENE_KERNELS=torch")
+    monkeypatch.setenv(module.VARIABLE, "cuda")
+    with pytest.raises(ValueError, match="HELENE_KERNELS must be torch or triton, got 'cuda'"):
+        module.backend(torch.ones(1))
