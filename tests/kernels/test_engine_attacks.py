@@ -6,6 +6,7 @@ The oracle is `optimizer.step` without a model: full copies, which no way of rea
 from __future__ import annotations
 
 import copy
+import importlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -286,7 +287,7 @@ def test_the_trained_parameters_may_be_replaced_by_others_in_memory() -> None:
 
 def test_why_kernels_are_not_used_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """An old GPU, no Triton, a wish: one line each."""
-    from helene.kernels import backend as module
+    module = importlib.import_module("helene.kernels.backend")
 
     cuda = torch.device("cuda", 0)
     choose = module._of_device.__wrapped__
