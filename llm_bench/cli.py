@@ -130,7 +130,8 @@ def _environment(arguments: argparse.Namespace, **more: Any) -> Any:
     from llm_bench.models import check_device
     from llm_bench.runs.environment import environment
 
-    check_device(arguments.device)
+    if not getattr(arguments, "draw_only", False):  # a page of runs on another machine needs no device of theirs
+        check_device(arguments.device)
     work = arguments.work
     if work is None and arguments.store is not None:
         work = arguments.store.with_name(arguments.store.name + ".work")
@@ -228,7 +229,11 @@ def _command(arguments: argparse.Namespace, what: str) -> str:
     models = [word for name in arguments.model for word in ("--model", name)]
     words = ["helene", "llm", what, arguments.which, "--preset", arguments.preset, *models]
     words += ["--data", str(arguments.data.absolute()), "--store", str(arguments.store.absolute())]
-    return public_command(words)
+    for name in ("methods", "tasks", "tunings"):
+        words += [f"--{name}", *given] if (given := getattr(arguments, name)) else []
+    words += ["--dtype", arguments.dtype] if arguments.dtype else []
+    words += ["--device", arguments.device] if arguments.device != "cpu" else []
+    return public_command([*words, *(["--engine"] if arguments.engine else [])])
 
 
 def _table(arguments: argparse.Namespace) -> int:

@@ -214,6 +214,9 @@ def facts_section(table: Table) -> pages.Section:
             data, config = record.result.get("data", {}), record.config
             if not data:
                 continue
+            if record.result.get("parameters"):
+                count, mark = record.result["parameters"]["all"], config["fingerprint"]
+                lines.add(f"{config['model']}: {count:,} parameters in {config['dtype']}, fingerprint {mark}")
             lines.add(
                 f"{config['task']} ({config['kind']}): {data['source']} split, {data['train']} training, {data['dev']} "
                 f"dev, {data['test']} test rows; {data['overlap_with_test']} of the former are test rows as well"

@@ -294,6 +294,16 @@ def test_bad_words_are_one_line(words, message, tiny, tmp_path, capsys):
     assert said.count("\n") == 1
 
 
+def test_a_page_can_be_drawn_where_the_device_of_its_runs_is_not(tiny, tmp_path, capsys):
+    made, _, _ = tiny
+    Store(tmp_path / "b.sqlite").close()
+    where = ["--model", made.env.models["tiny OPT"], "--data", made.env.data, "--store", str(tmp_path / "b.sqlite")]
+    words = ["llm", "table", "2", *where, "--device", "cuda", "--engine", "--tasks", "sst2", "--methods", "mezo"]
+    assert helene_cli.main([*words, "--draw-only", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "llm" / "table-2.html").read_text()
+    assert "--methods mezo --tasks sst2 --device cuda --engine" in text, "the command is the whole of it"
+
+
 def test_models_may_be_named():
     assert cli._named_models(["gemma=/x/y", "facebook/opt-125m"]) == {
         "gemma": "/x/y",
