@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from helene.engine.batches import Layout, Static
+from helene.engine.capture import capturing, give_up
 from helene.engine.control import Control
 from helene.engine.copies import Copies, Deferred
 from helene.engine.lanes import Worker
@@ -17,7 +18,6 @@ from helene.engine.plan import SMALL_BYTES, UNIT_BYTES, Call, Changed, Plan, mak
 from helene.engine.watch import Alone, check_independence, versions
 from helene.probe import Direction, Target, reads_none
 
-_failed: list[torch.cuda.CUDAGraph] = []  # the allocator may still ask them which streams they were capturing
 _ATTEMPTS = 3  # plans until a forward is taken for unpredictable
 _UNPREDICTABLE = (
     "the order in which the model's modules run changes from one forward to the next, so that copies cannot be made in "
@@ -166,9 +166,8 @@ class Shape:
             try:
                 return self._capture(graphs, update, apart)
             except Exception:
-                _failed.extend(graphs)
                 self.setting.pool = None
-                torch.cuda.set_stream(here)  # torch leaves it where it was when the capture ends with an error
+                give_up(graphs, here)
                 if self._copies is not None:  # else the plan was wrong, and another may do
                     self._deferred = self._copies = None  # steps without a graph make their update at once
                     raise
@@ -178,10 +177,10 @@ class Shape:
         setting = self.setting
         if setting.pool is None:
             setting.pool = torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graphs[0], pool=setting.pool, capture_error_mode="thread_local"):
+        with capturing(graphs[0], setting.pool):
             self._enqueue(None if apart else update)
         if apart:
-            with torch.cuda.graph(graphs[1], pool=setting.pool, capture_error_mode="thread_local"):
+            with capturing(graphs[1], setting.pool):
                 update()
             self.tail = graphs[1]
         self.graph = graphs[0]

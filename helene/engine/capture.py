@@ -1,0 +1,47 @@
+"""Capturing work as a CUDA graph, and what has to be put right after a capture that failed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+_failed: list[torch.cuda.CUDAGraph] = []  # the allocator may still ask them which streams they were capturing
+
+
+@contextmanager
+def capturing(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
+    """Inside, this thread's work on the GPU goes into the graph. No garbage is collected meanwhile: a graph that is
+    destroyed during a capture makes the capture fail.
+    """
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def give_up(graphs: Sequence[torch.cuda.CUDAGraph], here: torch.cuda.Stream) -> None:
+    """Restore what torch leaves changed when a capture ends with an error: the current stream, and the generator, which
+    would refuse to draw until a capture succeeds.
+
+    Args:
+        graphs: Those that were begun.
+        here: The stream that was the current one.
+    """
+    _failed.extend(graphs)
+    torch.cuda.set_stream(here)
+    small = torch.cuda.CUDAGraph()
+    try:
+        with capturing(small, None):
+            torch.zeros(1, device=here.device)
+    except RuntimeError:
+        _failed.append(small)
+        torch.cuda.set_stream(here)
