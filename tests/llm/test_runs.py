@@ -195,6 +195,14 @@ def test_seeds_of_data_and_of_directions_are_apart(env):
     assert other_data["curve"]["dev_loss"][0] != base["curve"]["dev_loss"][0]
 
 
+def test_the_size_of_c_is_known_without_a_trajectory_too(env):
+    """Sums that the optimizer keeps against the recorded scalars."""
+    kept = result_of(opt(best="copy"), env)["curve"]["c_rms"]
+    recorded = result_of(opt(best="replay"), env)["curve"]["c_rms"]
+    assert kept[0] is recorded[0] is None
+    assert kept[1:] == pytest.approx(recorded[1:], rel=1e-6)
+
+
 def test_tuning_runs_never_look_at_the_test_set(env, monkeypatch):
     from llm_bench.runs.session import Session
 

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from llm_bench import data
 from llm_bench.batches import collate
-from llm_bench.encode import encode
-from llm_bench.evaluate import evaluate, score
+from llm_bench.encode import Encoded, encode
+from llm_bench.evaluate import PADDING, Row, batches, evaluate, forget, score
 from llm_bench.scoring import LOSSES, classification_loss, language_model_loss, option_scores
 from llm_bench.tasks import get_task
 
@@ -184,3 +184,46 @@ def test_evaluation_reports_what_its_scores_say(toy_data):
     assert report.auc is None
     assert report.loss == report.option_loss
     assert report.summary()["num_examples"] == 30
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=80),
+    limits=st.tuples(st.integers(60, 600), st.integers(1, 40), st.integers(1, 40), st.integers(1, 400)),
+)
+def test_batches_keep_their_limits_lose_no_row_and_pad_little_once_they_are_full(lengths, limits):
+    max_tokens, max_rows, max_sites, full = limits
+    rows = [Row(Encoded((tuple(range(n)),), ((0, 0),), (((0, 1),),), (0,)), (i,)) for i, n in enumerate(lengths)]
+    made = list(batches(rows, max_tokens, max_rows, max_sites, full))
+    assert sorted(row.options[0] for chunk in made for row in chunk) == list(range(len(lengths)))
+    longest = [len(chunk[0].encoded.rows[0]) for chunk in made]
+    assert longest == sorted(longest, reverse=True)
+    for chunk in made:
+        own = [len(row.encoded.rows[0]) for row in chunk]
+        assert max(own) == own[0], "the longest comes first"
+        assert own[0] * len(own) <= max_tokens
+        assert len(own) <= min(max_rows, max_sites)
+        before = sum(own[:-1])
+        assert before < full or own[0] * len(own) <= PADDING * sum(own)
+
+
+def test_batches_of_a_set_are_made_once_and_never_taken_for_anothers(toy_data, monkeypatch):
+    model = make("opt")
+    task, encoded = examples(model, "sst2", toy_data)
+    made = []
+    monkeypatch.setattr("llm_bench.evaluate.collate", lambda *a, **k: made.append(1) or collate(*a, **k))
+    first = evaluate(model, task, encoded)
+    count = len(made)
+    assert count
+    assert evaluate(model, task, encoded).summary() == first.summary()
+    assert evaluate(model, task, list(encoded)).summary() == first.summary(), "the same examples in another list"
+    assert len(made) == count
+    fewer = evaluate(model, task, encoded[1:])
+    assert len(made) > count
+    np.testing.assert_allclose(np.array(fewer.scores), np.array(first.scores[1:]), rtol=0, atol=1e-12)
+    _, fresh = examples(model, "sst2", toy_data)  # equal examples, other objects
+    assert evaluate(model, task, fresh[::-1]).metric == first.metric
+    forget()
+    count = len(made)
+    evaluate(model, task, encoded)
+    assert len(made) > count

@@ -13,7 +13,7 @@ from llm_bench import cli, demo
 from llm_bench.estimate import Shape, estimate, step_bytes
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.tables import draw, page, plan
-from llm_bench.tables.execute import Measured, execute, experiment, measured
+from llm_bench.tables.execute import Clock, Measured, execute, experiment, measured
 from llm_bench.tables.numbers import interval, numbers
 from llm_bench.tables.paper import CONTROL, TABLES
 from llm_bench.tables.plan import Cell, cells, cells_of_table, choose
@@ -245,6 +245,23 @@ def test_a_preset_runs_to_a_page_and_a_second_call_runs_nothing(tiny, tmp_path):
     assert "MeZO" in html
     assert "not run" in html
     assert (tmp_path / "index.html").is_file()
+
+
+def test_time_is_judged_by_runs_of_the_same_kind_that_went_to_their_end():
+    config = dataclasses.replace(plan.tuning_runs(SMALL, MEZO, "m", "cpu")[0], lr=1e-5)
+
+    def ended(seconds, steps=config.steps, **more):
+        made = dataclasses.replace(config, **more)
+        return Record.of("x", made.to_dict(), {"status": "out_of_budget", "steps": steps, "run_seconds": seconds})
+
+    assert Clock(None, [ended(1e9)]).has_time(config), "no limit"
+    assert Clock(1.0).has_time(config), "one of an unknown kind is begun"
+    assert not Clock(0.0).has_time(config)
+    assert Clock(1.0, [ended(50.0)]).has_time(config)
+    assert not Clock(1.0, [ended(70.0)]).has_time(config)
+    assert Clock(1.0, [ended(70.0, steps=50)]).has_time(config), "one that diverged tells nothing"
+    assert Clock(1.0, [ended(70.0, task="copa")]).has_time(config)
+    assert Clock(1.0, [ended(70.0), ended(50.0)]).has_time(config), "the latest counts"
 
 
 def test_commands(tiny, tmp_path, capsys):
