@@ -121,7 +121,7 @@ def comparisons(analysed: Sequence[Analysed], method: str = "helene", title: str
     for (outcome, cause), group in sorted(groups.items(), key=lambda item: ("win", "loss", "draw").index(item[0][0])):
         where = f"{_where(group, rows)}{_reach(group)}"
         if outcome == "win":
-            why = _CAUSES.get(cause, f"{cause} does as well, so that is no merit of the curvature.")
+            why = _CAUSES.get(cause, f"no better than {cause}, so that is no merit of the curvature.")
             says = (
                 f"Tuned {title} needs fewer steps than tuned MeZO on {where} ({_ratios(group)} of MeZO's steps): {why}"
             )
@@ -160,10 +160,13 @@ def control_sentence(controls: Iterable[Control]) -> str:
         return (
             f"{len(failed)} of {len(rows)} controls differ from what theory predicts: there the instrument is broken."
         )
-    worst = max(c.largest_error for c in rows)
+    found = [c.largest_error for c in rows if math.isfinite(c.largest_error)]
+    missed = len(rows) - len(found)
+    worst = f"{100 * math.expm1(max(found, default=0.0)):.0f} %"
+    tail = f", but for cells of {missed} that most seeds missed" if missed else ""
     return (
-        f"All {len(rows)} controls come out as theory predicts; no cell's median is further than "
-        f"{100 * (math.expm1(worst)):.0f} % from its predicted count."
+        f"All {len(rows)} controls come out as theory predicts; no cell's median is further than {worst} from its "
+        + (f"predicted count{tail}.")
     )
 
 
@@ -198,7 +201,7 @@ def _reach(rows: Sequence[Analysed]) -> str:
         return " (quadratics only)"
     if len(_starts(rows)) <= _FEW:
         return ""
-    return f", {other} of them not quadratic and {data} on real data"
+    return f", {other or 'none'} of them not quadratic and {data or 'none'} on real data"
 
 
 def _range(rows: Sequence[Analysed], name: str) -> str:

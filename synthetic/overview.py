@@ -21,16 +21,17 @@ def glance_section(analysed: Sequence[Analysed]) -> Section:
         if "mezo" not in here:
             continue
         helene = here.get("helene")
-        link = Markup('<a href="#{}-{}">{}</a>').format(family, start, FAMILIES.get(family, family))
+        link = Markup('<a href="#{}-{}">{}</a>, {}').format(
+            family, start, FAMILIES.get(family, family), STARTS.get(start, start).removeprefix("fixed ")
+        )
         ratio = None if helene is None or helene.ratio is None else spread(helene.ratio)
         rows.append(
             [
                 link,
-                STARTS.get(start, start).removeprefix("fixed "),
                 None if helene is None else badge(helene.verdict),
-                *(_exponent(here.get("helene"), name) for name in ("d", "max_d")),
-                _exponent(here.get("mezo"), "d"),
-                _exponent(here.get("per_layer"), "max_d"),
+                *(None if helene is None else exponent(helene.main, name) for name in ("d", "max_d")),
+                _value(here.get("mezo"), "d"),
+                _value(here.get("per_layer"), "max_d"),
                 ratio,
             ]
         )
@@ -40,16 +41,7 @@ def glance_section(analysed: Sequence[Analysed]) -> Section:
         "follow max d_i. Last column: HELENE’s steps over MeZO’s, both tuned; a step of either takes two forwards, "
         "so that it is the ratio of forwards too."
     )
-    headers = [
-        "problems",
-        "start: fixed",
-        "verdict",
-        "HELENE: beta",
-        "HELENE: alpha",
-        "MeZO: beta",
-        "one direction per layer: alpha",
-        "HELENE / MeZO",
-    ]
+    headers = ["problems, start", "verdict", "HELENE: beta", "alpha", "MeZO: beta", "per layer: alpha", "HELENE / MeZO"]
     return Section("At a glance", [paragraph(text), table(headers, rows)])
 
 
@@ -57,8 +49,9 @@ def _at(a: Analysed, family: str, start: str) -> bool:
     return (a.series.family, a.series.start) == (family, start)
 
 
-def _exponent(a: Analysed | None, name: str) -> str | None:
-    return None if a is None else exponent(a.main, name)
+def _value(a: Analysed | None, name: str) -> float | None:
+    found = None if a is None else a.main.exponent(name)
+    return None if found is None else round(found[0], 2) + 0.0
 
 
 def conclusions_section(concluded: Sequence[Conclusion]) -> Section:

@@ -280,7 +280,7 @@ def design_section(design: Design, analysed: Sequence[Analysed]) -> Section:
         body.append(subtitle(FAMILIES.get(family, family), f"design-{family}"))
         body += [paragraph(design.why[family])] if family in design.why else []
         body.append(table(["start", "method", "cells", "n", "max d_i", "d", "left out because"], rows))
-    return Section("Design", body)
+    return Section("Methods and design", body, anchor="design")
 
 
 def _by_family(analysed: Sequence[Analysed]) -> list[tuple[str, list[Analysed]]]:
