@@ -42,6 +42,8 @@ ROWS = (
     "small/causal/sst2/helene",
     "small/causal/sst2/zero-shot,bias-only,linear-probe,icl",
     "parts/causal/sst2",
+    "brief/causal/copa/zero-shot,mezo,helene",
+    "brief/masked/sst2/zero-shot,bias-only,linear-probe,mezo,helene",
     "small/causal/copa/zero-shot,mezo,helene",
     "small/masked/sst2/zero-shot,bias-only,linear-probe,mezo,helene",
 )
