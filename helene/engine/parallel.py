@@ -80,6 +80,12 @@ class Ranks:
                 "every rank before the first step"
             )
 
+    def check_numbers(self, numbers: Sequence[int], device: torch.device, what: str) -> None:
+        """Raise RuntimeError unless all ranks hold the same numbers."""
+        mine = torch.tensor([_signed(n) for n in numbers], dtype=torch.int64, device=device)
+        if self.size > 1 and self._differ(mine):
+            raise RuntimeError(f"ranks differ in {what}; give every rank the same")
+
     def _differ(self, numbers: Tensor) -> list[int]:
         """Where ranks do not have the same numbers."""
         low, high = numbers.clone(), numbers.clone()

@@ -51,8 +51,8 @@ def parameter(p: Tensor, name: str) -> None:
     """Raise ValueError unless p can be trained here."""
     if hasattr(p, "device_mesh") or hasattr(p, "_fsdp_flattened") or type(p).__name__ == "FlatParameter":
         raise ValueError(
-            f"parameter {name} is sharded ({type(p).__name__}), and its z belongs to the whole of it; for a model "
-            "larger than a card put whole layers on several devices (device_map), which any optimizer here steps"
+            f"parameter {name} is sharded ({type(p).__name__}), and its z belongs to the whole of it; make the "
+            "optimizer by helene.engine.sharded (fully_shard), or put whole layers on several devices (device_map)"
         )
     if p.layout != torch.strided:
         raise ValueError(f"parameter {name} is {p.layout}; only dense parameters can be perturbed")

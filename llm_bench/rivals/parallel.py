@@ -3,8 +3,9 @@
 ``python -m torch.distributed.run --nproc-per-node 2 -m llm_bench.rivals.parallel --out DIR``
 
 First each rank alone, then all together: the throughput at a fixed batch per card, and the same trajectory as one rank
-with the whole batch. Then rank 0 puts the halves of a model on two cards: the same trajectory as on one, for z does not
-depend on where a parameter is. ``--device cpu`` checks the same over gloo without the throughput.
+with the whole batch, whole models and sharded ones. Then rank 0 puts the halves of a model on two cards: the same
+trajectory as on one, for z does not depend on where a parameter is. ``--device cpu`` checks the same over gloo without
+the throughput.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from helene import Helene, MeZO, noise
-from helene.engine import Engine
+from helene.engine import Engine, sharded
 from helene.engine.parallel import fingerprint
 from helene.lab.provenance import provenance
 from helene.lab.store import Record, Store
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     dist.init_process_group(backend, timeout=timedelta(seconds=120), **options)
     store = dist.distributed_c10d._get_default_store()  # to wait without a kernel that holds the card
     mine = trajectory({name: value[ROWS * rank : ROWS * (rank + 1)] for name, value in batch.items()}, device)
+    shares = sharded_trajectory({n: value[ROWS * rank : ROWS * (rank + 1)] for n, value in batch.items()}, device)
     together = {shape: _seconds(arguments, shape, rank) for shape in shapes}
     times = torch.tensor([[alone[s], together[s]] for s in shapes], device=device, dtype=torch.float64)
     if shapes:
@@ -75,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results = [
             ({"part": "data parallel", "ranks": size}, {**compare(expected, mine), "same_bits": mine["same_bits"]})
         ]
+        results.append(({"part": "sharded", "ranks": size}, compare(expected, shares)))
         results.append(({"part": "spread", "cards": _cards(device)}, spread_check(device)))
         for (rows, length), (one, many) in zip(shapes, times.tolist(), strict=True):
             seconds = {"alone_seconds": one, "together_seconds": many, "throughput": size * one / many}
@@ -121,6 +124,21 @@ def trajectory(batch: dict[str, Tensor], device: torch.device) -> dict[str, Any]
     """
     model = build("opt-tiny", torch.float32, str(device))
     return {**_steps(model, batch, device), "same_bits": _same_on_all_ranks(model)}
+
+
+def sharded_trajectory(batch: dict[str, Tensor], device: torch.device) -> dict[str, Any]:
+    """The same steps of the same model, every block and the whole sharded over the ranks."""
+    from torch.distributed.fsdp import fully_shard
+
+    model: Any = build("opt-tiny", torch.float32, str(device))
+    mesh = dist.device_mesh.init_device_mesh(device.type, (dist.get_world_size(),))
+    for block in model.model.decoder.layers:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = sharded(Helene, model, lr=TRAJECTORY_LR, eps=EPS, **HELENE)
+    losses = [float(optimizer.step(lambda: language_loss(model, batch))) for _ in range(STEPS)]
+    theta = torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()])
+    return {"losses": losses, "theta": theta, "mode": "plain", "reason": "parameters are sharded"}
 
 
 def _steps(model: nn.Module, batch: dict[str, Tensor], device: torch.device) -> dict[str, Any]:

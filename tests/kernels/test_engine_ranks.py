@@ -24,10 +24,15 @@ from torch import multiprocessing
 sys.path.insert(0, str(Path(__file__).parent))  # in the spawned processes too
 from engine_models import TiedModel, batch_of, loss
 
-from helene import Helene
-from helene.engine import Engine
+from helene import Helene, MeZO, ZOConservative, ZOSign
+from helene.engine import Engine, sharded
 
 ROWS, STEPS = 4, 4
+SHARDED: list[Any] = [
+    (MeZO, {"lr": 1e-4}),
+    (ZOSign, {"lr": 1e-4, "two_sided": False}),
+    (Helene, {"lr": 1e-3, "anneal_horizon": 10, "batch_size": 8}),
+]
 
 
 def _model(seed: int = 0) -> TiedModel:
@@ -82,6 +87,41 @@ def _shards(rank: int) -> list[str]:
     return [_said(lambda m=model: _engine(m)) for model in (first, second, third)]
 
 
+def _of_shards(rank: int) -> dict[str, Any]:
+    """Steps of models sharded by block and as a whole, what the root holds among it; what moves at learning rate 0."""
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+
+    def made(dtype: torch.dtype = torch.float32) -> TiedModel:
+        model = _model().to(dtype)
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
+
+    found: dict[str, Any] = {}
+    for cls, options in SHARDED:
+        model = made()
+        optimizer, losses = sharded(cls, model, seed=5, **options), []
+        for step in range(STEPS):
+            share = {name: value[ROWS * rank : ROWS * (rank + 1)] for name, value in batch_of(step, 2 * ROWS).items()}
+            losses.append(float(optimizer.step(lambda m=model, b=share: loss(m, b))))
+        found[cls.__name__] = losses, [p.full_tensor().detach().numpy() for p in model.parameters()]
+    model = made(torch.bfloat16)
+    kept = [p.full_tensor().detach().clone() for p in model.parameters()]
+    optimizer = sharded(MeZO, model, lr=0.0)
+    for step in range(3):
+        optimizer.step(lambda s=step: loss(model, batch_of(s)))
+    found["unmoved"] = all(torch.equal(a, p.full_tensor()) for a, p in zip(kept, model.parameters(), strict=True))
+    found["said"] = [
+        _said(lambda: sharded(MeZO, made(), lr=1e-3, seed=rank)),
+        _said(lambda: sharded(MeZO, made(), lr=1e-3, distribution="sphere")),
+        _said(lambda: sharded(ZOConservative, made(), lr=1e-3)),
+    ]
+    return found
+
+
 def _lost(rank: int, group: Any, how: str) -> tuple[int, str, bool] | None:
     """Rank 1 dies, or sleeps longer than the group's timeout, before its third step; what rank 0 then says."""
     model = _model()
@@ -105,6 +145,7 @@ def _rank(rank: int, port: int, results: Any) -> None:
     results.put((rank, "trajectory", _trajectory(rank)))
     results.put((rank, "mismatches", _mismatches(rank)))
     results.put((rank, "shards", _shards(rank)))
+    results.put((rank, "of shards", _of_shards(rank)))
     dist.barrier()
     impatient = dist.new_group(timeout=timedelta(seconds=3))
     results.put((rank, "sleeps", _lost(rank, impatient, "sleeps")))
@@ -131,7 +172,7 @@ def found() -> Iterator[dict[tuple[int, str], Any]]:
     for process in processes:
         process.start()
     gathered = {}
-    for _ in range(9):  # five parts of rank 0, four of rank 1
+    for _ in range(11):  # six parts of rank 0, five of rank 1
         rank, part, value = results.get(timeout=120)
         gathered[rank, part] = value
     yield gathered
@@ -178,4 +219,25 @@ def test_a_rank_that_dies_or_hangs_is_an_error_and_moves_nothing(found: dict[tup
 def test_shards_are_refused_and_the_way_out_is_named(found: dict[tuple[int, str], Any], rank: int) -> None:
     for error in found[rank, "shards"]:
         assert "is sharded" in error
-        assert "put whole layers on several devices (device_map)" in error
+        assert "by helene.engine.sharded (fully_shard), or put whole layers on several devices (device_map)" in error
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_sharded_model_makes_the_steps_of_a_whole_one(found: dict[tuple[int, str], Any], rank: int) -> None:
+    """As above: c is off by 1.1e-3 at most, and so is the sign that ZOSign takes only where |c z| is that small."""
+    mine = found[rank, "of shards"]
+    for cls, options in SHARDED:
+        model = _model()
+        optimizer = cls(model.named_parameters(), seed=5, model=model, **options)
+        expected = [
+            float(optimizer.step(lambda m=model, s=step: loss(m, batch_of(s, 2 * ROWS)))) for step in range(STEPS)
+        ]
+        losses, weights = mine[cls.__name__]
+        assert losses == pytest.approx(expected, rel=1e-5)
+        for got, whole in zip(weights, model.parameters(), strict=True):
+            torch.testing.assert_close(torch.from_numpy(got), whole.detach(), rtol=0, atol=5e-5)
+    assert mine["unmoved"]
+    seed, sphere, conservative = mine["said"]
+    assert "ranks differ in the names of parameters, seed or a hyper-parameter" in seed
+    assert "each rank knows its part of z" in sphere
+    assert "ZOConservative measures more than pairs of losses" in conservative

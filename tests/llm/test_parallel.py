@@ -24,11 +24,12 @@ def test_two_processes_make_the_trajectories_of_one(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [json.loads(line) for line in (tmp_path / "parallel.jsonl").read_text().splitlines()]
     found = {line["config"]["part"]: line["result"] for line in lines if "config" in line}
-    assert set(found) == {"data parallel", "spread"}
+    assert set(found) == {"data parallel", "sharded", "spread"}
     assert found["data parallel"]["same"]
     assert found["data parallel"]["same_bits"]
     assert found["data parallel"]["loss_moved"] > 100 * parallel.LOSS_LIMIT
     assert found["spread"]["same"]
+    assert found["sharded"]["same"]
 
 
 def test_another_direction_is_told_from_rounding() -> None:
