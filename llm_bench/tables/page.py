@@ -146,8 +146,8 @@ def cells_section(table: Table, command: str) -> pages.Section:
     """Each cell's grid of step sizes, seeds, config and command."""
     body: list[Markup | str] = [
         pages.paragraph(
-            "Step sizes were chosen on dev with a seed of their own, the same number for every method; test rows were "
-            "looked at once, by the runs below."
+            "Step sizes were chosen on dev with a seed of their own, the same number for every method and a few more "
+            "where the best one lay at an end; test rows were looked at once, by the runs below."
         )
     ]
     for cell, (what, found) in table.items():
@@ -158,6 +158,8 @@ def cells_section(table: Table, command: str) -> pages.Section:
         if what.choice is not None:
             tried = [[lr, metric, loss, pages.badge(status)] for lr, metric, loss, status in what.choice.tried]
             inside.append(pages.table(["step size", "dev metric", "dev loss", "ended"], tried))
+            made = sum(record.result.get("forwards") or 0 for record in what.tuning)
+            inside.append(pages.paragraph(f"{len(tried)} step sizes, {made:,} forwards of tuning."))
         seeds = [
             [
                 r.config["seed"],
