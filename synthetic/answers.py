@@ -163,7 +163,7 @@ def control_sentence(controls: Iterable[Control]) -> str:
     found = [c.largest_error for c in rows if math.isfinite(c.largest_error)]
     missed = len(rows) - len(found)
     worst = f"{100 * math.expm1(max(found, default=0.0)):.0f} %"
-    tail = f", but for cells of {missed} that most seeds missed" if missed else ""
+    tail = f", but for a cell of {missed} of them that most seeds miss" if missed else ""
     return (
         f"All {len(rows)} controls come out as theory predicts; no cell's median is further than {worst} from its "
         + (f"predicted count{tail}.")

@@ -30,18 +30,17 @@ def glance_section(analysed: Sequence[Analysed]) -> Section:
                 link,
                 None if helene is None else badge(helene.verdict),
                 *(None if helene is None else exponent(helene.main, name) for name in ("d", "max_d")),
-                _value(here.get("mezo"), "d"),
-                _value(here.get("per_layer"), "max_d"),
+                f"{_value(here.get('mezo'), 'd')}, {_value(here.get('per_layer'), 'max_d')}",
                 ratio,
             ]
         )
     text = (
         "T ~ (max d_i)^alpha d^beta with 95 % intervals. The verdict is on “HELENE’s steps follow max d_i and not d”, "
-        "read against the two controls: MeZO, whose steps follow d, and one direction per layer, whose steps may "
-        "follow max d_i. Last column: HELENE’s steps over MeZO’s, both tuned; a step of either takes two forwards, "
-        "so that it is the ratio of forwards too."
+        "read against the two controls: MeZO, whose steps follow d (its beta stands first), and one direction per "
+        "layer, whose steps may follow max d_i (its alpha). Last column: HELENE’s steps over MeZO’s, both tuned; a "
+        "step of either takes two forwards, so that it is the ratio of forwards too."
     )
-    headers = ["problems, start", "verdict", "HELENE: beta", "alpha", "MeZO: beta", "per layer: alpha", "HELENE / MeZO"]
+    headers = ["problems, start", "verdict", "HELENE: beta", "alpha", "controls", "HELENE / MeZO"]
     return Section("At a glance", [paragraph(text), table(headers, rows)])
 
 
@@ -49,9 +48,9 @@ def _at(a: Analysed, family: str, start: str) -> bool:
     return (a.series.family, a.series.start) == (family, start)
 
 
-def _value(a: Analysed | None, name: str) -> float | None:
+def _value(a: Analysed | None, name: str) -> str:
     found = None if a is None else a.main.exponent(name)
-    return None if found is None else round(found[0], 2) + 0.0
+    return "–" if found is None else spread(found).partition("\N{NO-BREAK SPACE}")[0]
 
 
 def conclusions_section(concluded: Sequence[Conclusion]) -> Section:
@@ -78,7 +77,8 @@ def conclusions_section(concluded: Sequence[Conclusion]) -> Section:
             rows.append([where, s.label, verdict, count, span, *exponents, ratio, edges or None])
         headers = ["where", "method", "verdict", "fitted on", "d", "alpha", "beta", "× MeZO", "best step at edge"]
         body += [
-            subtitle(f"{index + 1}. {c.says}", f"conclusion-{index + 1}"),
+            subtitle(f"Conclusion {index + 1}", f"conclusion-{index + 1}"),
+            paragraph(c.says),
             table(headers, rows, numeric=(8,)),
         ]
     return Section("What each conclusion rests on", body, anchor="conclusions")

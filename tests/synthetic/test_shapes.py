@@ -13,12 +13,13 @@ from torch import Tensor
 
 import synthetic.problems.base
 import synthetic.simulator
+from synthetic.measure import Others
 from synthetic.methods import METHODS
 from synthetic.problems import build
 from synthetic.problems.base import Problem
 from synthetic.scale import scale_of
 from synthetic.simulator import simulate
-from synthetic.speed import compare
+from synthetic.speed import compare, share_of_floor
 from synthetic.starts import starts
 
 SPECS = [
@@ -79,3 +80,10 @@ def test_names_of_shapes_are_imported_for_checkers_only():
 def test_a_batch_beats_the_loop():
     """At least 20x, the promise; measured hundreds, so noise cannot reach it."""
     assert compare("mezo", n=4, width=16, num_steps=40, repeats=1).ratio >= 20
+
+
+def test_the_share_of_the_floor_and_of_others_are_numbers():
+    """Run on machines that are busy, so that only the kind of number is checked."""
+    others = Others()
+    assert share_of_floor(2, 8, num_steps=20, repeats=1) > 0
+    assert 0 <= others.share() <= 1
