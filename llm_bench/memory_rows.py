@@ -255,8 +255,11 @@ def _set_up(row: Row, shape: str, batch: str, device: str) -> tuple[Any, Any, An
     if row.checkpointing:
         _checkpoint(module)
     count, length = (int(number) for number in batch.split("x"))
+    tokens = random_batch(count, length, device)
+    if row.method == "Adam":
+        tokens["attention_mask"].fill_(1)  # a query that sees no key has no gradient in bfloat16
     if not row.method:
-        return module, random_batch(count, length, device), None
+        return module, tokens, None
 
     def factory(params: Any) -> Any:
         from helene import optimizers
@@ -268,7 +271,7 @@ def _set_up(row: Row, shape: str, batch: str, device: str) -> tuple[Any, Any, An
             options["model"] = module
         return getattr(optimizers, row.method)(params, **options)
 
-    return module, random_batch(count, length, device), factory
+    return module, tokens, factory
 
 
 def _checkpoint(module: Any) -> None:

@@ -73,10 +73,13 @@ def _batch_section(batch: str, records: Sequence[Record]) -> pages.Section:
     order = {name: i for i, name in enumerate(PRINTED)}
     here.sort(key=lambda r: (order.get(r.config["model"], len(order)), _row_order(r.config["name"])))
     body = []
-    for model in dict.fromkeys(r.config["model"] for r in here):
-        rows = [_line(r) for r in here if r.config["model"] == model]
+    for model, device in dict.fromkeys((r.config["model"], r.config["device"]) for r in here):
+        rows = [_line(r) for r in here if (r.config["model"], r.config["device"]) == (model, device)]
         headers = ["", "paper", "measured", "predicted", "off", "reserved", *_PARTS]
-        body += [pages.subtitle(model, f"{batch}-{model}"), pages.table(headers, rows)]
+        body += [
+            pages.subtitle(_heading(model, device), f"{batch}-{_heading(model, device)}".replace(" ", "-")),
+            pages.table(headers, rows),
+        ]
     count, length = batch.split("x")
     note = (
         f"GB (10⁹ bytes), {count} rows of {length} tokens, language-model loss at every place. Measured: most bytes "
@@ -88,6 +91,10 @@ def _batch_section(batch: str, records: Sequence[Record]) -> pages.Section:
         "MeZO's appendix."
     )
     return pages.Section(f"Batches of {batch}", [pages.paragraph(note), *body], f"batch-{batch}")
+
+
+def _heading(model: str, device: str) -> str:
+    return model if device == "none" else f"{model} on {device}"
 
 
 def _row_order(name: str) -> int:
