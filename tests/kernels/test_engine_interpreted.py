@@ -79,7 +79,6 @@ EIGHT_BIT = {"anneal_horizon": 100, "batch_size": 4, "interval": 2, "state_dtype
     [
         (MeZO, {}, RING, False),
         (MeZO, {}, {**RING, "deferred": True}, True),
-        (Helene, EIGHT_BIT, RING, True),
         (Helene, EIGHT_BIT, {**RING, "deferred": True}, True),
         (ZOAdam, {"state_dtype": "bfloat16"}, {}, True),
     ],
