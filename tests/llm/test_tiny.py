@@ -91,6 +91,7 @@ def test_pretraining_is_repeatable_and_leaves_the_global_generator_alone():
 @pytest.mark.slow
 def test_mezo_learns_from_chance_to_well_above_it(tmp_path_factory, toy_data):
     """Real fine-tuning on a CPU: from near one half to above 0.9, with a lower loss than one offset a class gives."""
+    from llm_bench.natural import denominator
     from llm_bench.runs.config import RunConfig
     from llm_bench.runs.environment import environment, resolved
     from llm_bench.runs.run import run
@@ -99,14 +100,23 @@ def test_mezo_learns_from_chance_to_well_above_it(tmp_path_factory, toy_data):
     env = environment(toy_data, models={"tiny": str(folder)}, pretrained=False)
     shared = {"model": "tiny", "kind": "causal", "task": "sst2", "num_train": 256, "num_dev": 50, "num_test": 200}
 
+    def made(**more):
+        return run(resolved(RunConfig(**shared, **more), env).to_dict(), env)
+
     def test(**more):
-        return run(resolved(RunConfig(**shared, **more), env).to_dict(), env)["test"]
+        return made(**more)["test"]
 
     zero, bias = test(method="zero-shot"), test(method="bias-only")
     mezo = test(method="mezo", lr=3e-3, eps=1e-3, steps=120, eval_every=40, batch_size=16)
     assert 0.4 <= zero["metric"] <= 0.6
     assert mezo["metric"] >= 0.9
     assert mezo["option_loss"] < bias["option_loss"] < zero["option_loss"] + 1e-6
+    # HELENE at its natural step size, from MeZO's usual one here and twenty forwards.
+    slope = made(method="mezo", lr=2e-3, eps=1e-3, steps=10, eval_every=10, role="measure")["slope"]
+    lr = 0.1 * 2e-3 * denominator("helene", slope, 16)
+    helene = test(method="helene", lr=lr, eps=1e-3, steps=120, eval_every=40, batch_size=16)
+    assert helene["metric"] >= 0.9
+    assert helene["option_loss"] < bias["option_loss"]
 
 
 def test_sessions_and_evaluation_take_tiny_models(tmp_path, toy_data):
