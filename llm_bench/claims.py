@@ -1,0 +1,66 @@
+"""What the committed rows say of claims that no paper's text can settle: ``python -m llm_bench.claims``.
+
+Writes ``llm_bench/records/claims.jsonl``, which the ledger links from the claims (`theory.sources.measured`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+RECORDS = Path(__file__).parent / "records"
+COMMAND = "python -m llm_bench.claims"
+SPEED = ("SPEED-20x", "SPEED-10x", "SPEED-2x")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the file anew."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=Path, default=RECORDS / "rows" / "small-causal-sst2.jsonl")
+    parser.add_argument("--out", type=Path, default=RECORDS / "claims.jsonl")
+    arguments = parser.parse_args(argv)
+    arguments.out.write_text(claims(arguments.rows.read_text(encoding="utf-8").splitlines()), encoding="utf-8")
+    return 0
+
+
+def claims(lines: Sequence[str]) -> str:
+    """A line a claim, from exported records of test runs of MeZO and HELENE on one task.
+
+    The verdict is an experiment's: its model and task are not those that the claims name, so it is outside their
+    hypotheses whatever it finds.
+
+    Raises:
+        ValueError: If one of the two has no test run.
+    """
+    records = [json.loads(line) for line in lines]
+    found = {method: _steps(records, method) for method in ("mezo", "helene")}
+    config = next(r["config"] for r in records if "config" in r)
+    where = f"{config['task']} ({config['kind']} {config['model']}, {config['tuning']} tuning)"
+    told = f"{_told('MeZO', found['mezo'])}, {_told('HELENE', found['helene'])}"
+    answer = f"on {where}, dev target {config['target']}: {told}."
+    entry = {"verdict": "outside_hypotheses", "answer": answer, "command": COMMAND}
+    return "".join(json.dumps({"claim": claim, **entry}) + "\n" for claim in SPEED)
+
+
+def _steps(records: Sequence[dict[str, Any]], method: str) -> list[float]:
+    runs = [r for r in records if "config" in r and r["config"]["method"] == method and r["config"]["role"] == "test"]
+    if not runs:
+        raise ValueError(f"the records hold no test run of {method}; run its rows first")
+    steps = [run["result"]["target"]["steps"] for run in runs]
+    return [s if isinstance(s, int) else math.inf for s in steps]
+
+
+def _told(name: str, steps: Sequence[float]) -> str:
+    hits = sum(map(math.isfinite, steps))
+    median = statistics.median(steps)
+    after = f"a median of {median:.0f} steps" if math.isfinite(median) else "no finite median of steps"
+    return f"{name} reaches it in {hits} of {len(steps)} seeds, {after}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
