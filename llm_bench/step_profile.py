@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from llm_bench.profile import HostTimers, account, floors, kernels, profile, table
 
-_SAMPLE = 1 << 22  # elements whose copies and draws are timed: they stay in the GPU's cache
+_SAMPLE = 1 << 26  # elements drawn at a time on a GPU: they take longer than the launch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -195,7 +195,7 @@ def _timed_parts(optimizer: Any, timers: HostTimers) -> Iterator[None]:
 def _floors(
     optimizer: Any, module: nn.Module, loss: Callable[[Any, Any], Any], batch: Any, engine: Any, device: torch.device
 ) -> dict[str, float]:
-    """The least seconds of each part: forwards at fixed weights, bytes at copy bandwidth, draws in the cache."""
+    """The least seconds of each part: forwards at fixed weights, bytes at copy bandwidth, draws with one copy."""
     targets = optimizer._targets
     size, width = sum(t.tensor.numel() for t in targets), targets[0].tensor.element_size()
     forwards = optimizer.forwards_at(optimizer.param_groups[0]["step"] + 1)
