@@ -16,7 +16,7 @@ _EPILOG = """\
 presets:
   quick      half a minute: quadratics up to d = 512, HELENE and the two controls
   standard   minutes: quadratics and log-cosh up to d = 1024, real data, all methods, two starts
-  full       under an hour: eleven more families, matched controls, d up to 4096 and, reduced, 10^6
+  full       some 20 minutes on two cores: thirteen more families, matched controls, d up to 4096 and, reduced, 10^6
   or the path of a .toml file of your own, see docs/scaling.md
 
 what is written, all under OUT/scaling:
