@@ -12,6 +12,7 @@ import argparse
 import importlib
 import itertools
 import json
+import os
 import pkgutil
 import sys
 import time
@@ -110,6 +111,7 @@ def main() -> int:
         parser.error(f"--only must name some of {', '.join(modules())}, got {', '.join(sorted(unknown))}")
     if options.jsonl:
         return _record(options.jsonl, only, options.commit)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch's profiler tells of each start and stop
     found = deterministic()
     if options.accept:
         if failed := [f"{name}: {value}" for name, value in found.items() if isinstance(value, str)]:
