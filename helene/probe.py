@@ -11,7 +11,6 @@ for parameters that are read outside their own module's forward, the copy lives 
 from __future__ import annotations
 
 import warnings
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,10 +18,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from helene import kernels, noise
+from helene.reads import ReadWatch, reads_none, span
 
 CHUNK = 1 << 17  # elements handled at once, so that temporaries stay in cache and memory stays bounded
 DEVICE_CHUNK = 1 << 24  # off the CPU, where a launch costs more than what a cache saves
@@ -114,10 +112,10 @@ class Probe:
         self._knows_model = model is not None
         self._calls: Counter[nn.Module] = Counter()  # forwards of each module in the last evaluation
         self._usual: Counter[nn.Module] = Counter()  # and in the one that was checked
-        self._by_module = {} if model is None else _owners(self.targets, model)
+        self._by_module = {} if model is None else held_by(self.targets, model)
         in_modules = {i for owned in self._by_module.values() for i in owned}
         self._full = [i for i in range(len(self.targets)) if i not in in_modules]
-        if model is not None and _is_compiled(model):
+        if model is not None and is_compiled(model):
             self._use_full_copies(range(len(self.targets)), "the model is compiled, so its modules' hooks do not run")
             self._checked = True
 
@@ -167,14 +165,14 @@ class Probe:
 
     def _watched(self, closure: Closure, direction: Displacement, radius: float) -> tuple[Tensor, list[int]]:
         """The loss, and the parameters read unperturbed."""
-        with _ReadWatch([t.tensor for t in self.targets]) as watch:
+        with ReadWatch([t.tensor for t in self.targets]) as watch:
             loss = self._evaluate(closure, direction, radius, watch)
         if self._knows_model and watch.reads_none and any(t.tensor.numel() for t in self.targets):
             raise ValueError(reads_none([t.name for t in self.targets]))
         return loss, sorted(watch.seen)
 
     def _evaluate(
-        self, closure: Closure, direction: Displacement, radius: float, watch: _ReadWatch | None = None
+        self, closure: Closure, direction: Displacement, radius: float, watch: ReadWatch | None = None
     ) -> Tensor:
         swap = _Swap(self.targets, self.scratch, direction, radius, watch)
         with torch.no_grad(), ExitStack() as stack:
@@ -214,14 +212,6 @@ class Probe:
         return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def reads_none(names: Sequence[str]) -> str:
-    """What to say where a loss reads no trained parameter."""
-    return (
-        f"the loss reads none of the {len(names)} trained parameters ({', '.join(names[:3])}, ...), so every slope "
-        "would be 0; are adapters merged or switched off, or is it another model's loss?"
-    )
-
-
 def scalar_loss(value: Any) -> Tensor:
     """A closure's result as a detached floating-point 0-dim tensor; Python's numbers and integers become float64.
 
@@ -258,7 +248,7 @@ class _Swap:
         scratch: Scratch,
         direction: Displacement,
         radius: float,
-        watch: _ReadWatch | None,
+        watch: ReadWatch | None,
     ) -> None:
         self.targets, self.scratch, self.direction, self.radius, self.watch = targets, scratch, direction, radius, watch
         self.originals: dict[int, Tensor] = {}
@@ -276,7 +266,7 @@ class _Swap:
                     self.originals[i] = self.targets[i].tensor.data
                     self.targets[i].tensor.data = copy
                     if self.watch and copy.numel():
-                        self.watch.regions.append(_span(copy))
+                        self.watch.regions.append(span(copy))
                 self.depth[i] += 1
         if self.watch:
             self.watch.paused = False
@@ -351,78 +341,15 @@ class Scratch:
         return sum(buffer.numel() for buffer in self.buffers.values())
 
 
-class _ReadWatch(TorchDispatchMode):
-    """Notes which parameters' own memory is read by an operation, that is, read unperturbed.
-
-    Attributes:
-        seen: Parameters found so, and those of which a module returned a view: the copy is gone when that is read.
-        read: Parameters of which an operation was given the tensor itself, and so the perturbed copy.
-        regions: Spans of memory that hold perturbed copies; what reads there sets ``copies_read``.
-        paused: Whether operations are let pass.
-    """
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.tensors = list(tensors)
-        self.spans = sorted((*_span(t), i) for i, t in enumerate(tensors) if t.numel())
-        self.starts = [start for start, _, _ in self.spans]
-        self.seen: set[int] = set()
-        self.indices = {id(t): i for i, t in enumerate(tensors)}
-        self.read: set[int] = set()
-        self.regions: list[tuple[int, int]] = []
-        self.copies_read = False
-        self.paused = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if not self.paused:
-            for leaf in tree_leaves((args, kwargs)):
-                if _has_span(leaf):
-                    if id(leaf) in self.indices:
-                        self.read.add(self.indices[id(leaf)])
-                    self._note(*_span(leaf))
-        return func(*args, **kwargs)
-
-    @property
-    def reads_none(self) -> bool:
-        """Whether no operation read a parameter, perturbed or not."""
-        return not (self.read or self.seen or self.copies_read)
-
-    def note_views(self, output: Any, copies: dict[int, Tensor]) -> None:
-        """Note the perturbed copies of which a module's output is a view: it will be read when they are gone."""
-        spans = [_span(leaf) for leaf in tree_leaves(output) if _has_span(leaf)]
-        for i, copy in copies.items():
-            start, end = _span(copy)
-            if copy.numel() and any(a < end and start < b for a, b in spans):
-                self.seen.add(i)
-
-    def _note(self, start: int, end: int) -> None:
-        if not self.copies_read:
-            self.copies_read = any(a < end and start < b for a, b in self.regions)
-        k = bisect_right(self.starts, end - 1)
-        while k and self.spans[k - 1][1] > start:
-            k -= 1
-            self.seen.add(self.spans[k][2])
-
-
 def _pass_by(*_: Any) -> None:
     """A hook that does nothing."""
-
-
-def _has_span(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.layout == torch.strided and not leaf.is_nested and leaf.numel() > 0
-
-
-def _span(tensor: Tensor) -> tuple[int, int]:
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 def _is_dense(tensor: Tensor) -> bool:
     return torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
-def _owners(targets: list[Target], model: nn.Module) -> dict[nn.Module, list[int]]:
+def held_by(targets: list[Target], model: nn.Module) -> dict[nn.Module, list[int]]:
     """The modules that hold each parameter (several for tied weights)."""
     index = {id(target.tensor): i for i, target in enumerate(targets)}
     owners = {}
@@ -433,7 +360,8 @@ def _owners(targets: list[Target], model: nn.Module) -> dict[nn.Module, list[int
     return owners
 
 
-def _is_compiled(model: nn.Module) -> bool:
+def is_compiled(model: nn.Module) -> bool:
+    """Whether the model, or a module of it, runs compiled: its hooks then do not."""
     return any(
         hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
         for module in model.modules()

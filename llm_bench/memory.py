@@ -27,7 +27,7 @@ from helene.optimizers import state as storage
 from helene.optimizers.base import Base
 from helene.optimizers.first import FirstOrder
 from helene.optimizers.rounding import RoundingWatch
-from helene.probe import DEVICE_CHUNK, Scratch, Target, _owners, compute_dtype
+from helene.probe import DEVICE_CHUNK, Scratch, Target, compute_dtype, held_by
 
 BLOCK = 512  # what the CUDA allocator rounds to
 WORKSPACE_BYTES = 32 << 20  # of cuBLAS on Hopper, for each thread and stream that multiplies; 8 MiB before
@@ -273,7 +273,7 @@ def _stack_bytes(module: nn.Module, targets: list[Target], run: Callable[[], Any
     top = peak = 0
     marks: list[int] = []
     handles = []
-    for owner, owned in _owners(targets, module).items():
+    for owner, owned in held_by(targets, module).items():
         align = Scratch.ALIGNMENT
         size = sum(-(-targets[i].tensor.nbytes // align) * align for i in owned)
 

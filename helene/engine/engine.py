@@ -26,7 +26,7 @@ from helene.kernels.methods import NUM_HYPERS, Method, method_of
 from helene.kernels.tiles import Tiles
 from helene.optimizers.curved import Curved
 from helene.optimizers.zeroth import ZerothOrder
-from helene.probe import Direction, _is_compiled, scalar_loss
+from helene.probe import Direction, is_compiled, scalar_loss
 
 Loss = Callable[[nn.Module, Any], Any]
 
@@ -424,7 +424,7 @@ def _plain_reason(model: nn.Module, optimizer: ZerothOrder) -> str:
         return "directions are not gaussian ones of the whole model"
     if hyper.get("curvature", "none") not in ("none", "spsa"):
         return f"the curvature source {hyper['curvature']!r} has a batch or a backward of its own"
-    if _is_compiled(model):
+    if is_compiled(model):
         return "the model is compiled, so its modules' hooks do not run"
     if len({p.device for p in model.parameters()}) > 1:
         return "parameters are on several devices"

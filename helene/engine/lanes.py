@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from helene.engine.plan import Call, Changed, LookupMode, Plan
-from helene.probe import _ReadWatch
+from helene.reads import ReadWatch
 
 _current = threading.local()
 
@@ -62,7 +62,7 @@ class Lane:
         self.result: Any = None
         self.error: BaseException | None = None
         self.finished = False
-        self.watch: _ReadWatch | None = None
+        self.watch: ReadWatch | None = None
         self._position = 0
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
         self._started = False

@@ -12,7 +12,8 @@ import torch
 from helene.engine.copies import Copies
 from helene.engine.lanes import Lane, Worker, hooks
 from helene.engine.plan import Changed
-from helene.probe import Target, _ReadWatch
+from helene.probe import Target
+from helene.reads import ReadWatch
 
 Stream = torch.cuda.Stream | None
 Event = torch.cuda.Event | None
@@ -88,7 +89,7 @@ class Pair:
     ) -> None:
         self.targets, self.copies, self.workers, self.streams = targets, copies, workers, streams
 
-    def __call__(self, run: Callable[[], Any], watched: bool) -> tuple[Any, Any, list[_ReadWatch]]:
+    def __call__(self, run: Callable[[], Any], watched: bool) -> tuple[Any, Any, list[ReadWatch]]:
         """Both losses, and what was seen of the parameters' reads (nothing unless ``watched``).
 
         Everything is enqueued on the streams and joined to the current one; nothing is waited for.
@@ -110,8 +111,8 @@ class Pair:
                 lane.cancel()
         return lanes[0].result, lanes[1].result, watches
 
-    def _watch(self) -> _ReadWatch:
-        watch = _ReadWatch([t.tensor for t in self.targets])
+    def _watch(self) -> ReadWatch:
+        watch = ReadWatch([t.tensor for t in self.targets])
         watch.regions = self.copies.regions
         return watch
 

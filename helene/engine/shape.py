@@ -16,7 +16,8 @@ from helene.engine.lanes import Worker
 from helene.engine.pair import Pair, Streams
 from helene.engine.plan import SMALL_BYTES, UNIT_BYTES, Call, Changed, Plan, make_plan, trace
 from helene.engine.watch import Alone, check_independence, versions
-from helene.probe import Direction, Target, reads_none
+from helene.probe import Direction, Target
+from helene.reads import reads_none
 
 _ATTEMPTS = 3  # plans until a forward is taken for unpredictable
 _UNPREDICTABLE = (

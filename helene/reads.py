@@ -1,0 +1,85 @@
+"""Which parameters an evaluation reads, and whether it reads them perturbed: looked for while operations run."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class ReadWatch(TorchDispatchMode):
+    """Notes which parameters' own memory is read by an operation, that is, read unperturbed.
+
+    Attributes:
+        seen: Parameters found so, and those of which a module returned a view: the copy is gone when that is read.
+        read: Parameters of which an operation was given the tensor itself, and so the perturbed copy.
+        regions: Spans of memory that hold perturbed copies; what reads there sets ``copies_read``.
+        paused: Whether operations are let pass.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.tensors = list(tensors)
+        self.spans = sorted((*span(t), i) for i, t in enumerate(tensors) if t.numel())
+        self.starts = [start for start, _, _ in self.spans]
+        self.seen: set[int] = set()
+        self.indices = {id(t): i for i, t in enumerate(tensors)}
+        self.read: set[int] = set()
+        self.regions: list[tuple[int, int]] = []
+        self.copies_read = False
+        self.paused = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.paused:
+            for leaf in tree_leaves((args, kwargs)):
+                if has_span(leaf):
+                    if id(leaf) in self.indices:
+                        self.read.add(self.indices[id(leaf)])
+                    self._note(*span(leaf))
+        return func(*args, **kwargs)
+
+    @property
+    def reads_none(self) -> bool:
+        """Whether no operation read a parameter, perturbed or not."""
+        return not (self.read or self.seen or self.copies_read)
+
+    def note_views(self, output: Any, copies: dict[int, Tensor]) -> None:
+        """Note the perturbed copies of which a module's output is a view: it will be read when they are gone."""
+        spans = [span(leaf) for leaf in tree_leaves(output) if has_span(leaf)]
+        for i, copy in copies.items():
+            start, end = span(copy)
+            if copy.numel() and any(a < end and start < b for a, b in spans):
+                self.seen.add(i)
+
+    def _note(self, start: int, end: int) -> None:
+        if not self.copies_read:
+            self.copies_read = any(a < end and start < b for a, b in self.regions)
+        k = bisect_right(self.starts, end - 1)
+        while k and self.spans[k - 1][1] > start:
+            k -= 1
+            self.seen.add(self.spans[k][2])
+
+
+def has_span(leaf: Any) -> bool:
+    """Whether it is a strided tensor with elements."""
+    return isinstance(leaf, Tensor) and leaf.layout == torch.strided and not leaf.is_nested and leaf.numel() > 0
+
+
+def span(tensor: Tensor) -> tuple[int, int]:
+    """First address of its elements, and the address after the last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def reads_none(names: Sequence[str]) -> str:
+    """What to say where a loss reads no trained parameter."""
+    return (
+        f"the loss reads none of the {len(names)} trained parameters ({', '.join(names[:3])}, ...), so every slope "
+        "would be 0; are adapters merged or switched off, or is it another model's loss?"
+    )
