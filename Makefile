@@ -39,7 +39,7 @@ ledger: pytest/theory ## theory/ alone: the verdict on every claim
 bench: $(STAMP) ## every benchmark once, deterministic counts against the committed ones
 	@test -f $$HOME/.asv-machine.json || $(BIN)/asv machine --yes
 	$(BIN)/asv check --python=same
-	$(BIN)/asv run --python=same --quick --show-stderr --launch-method=forkserver
+	HELENE_BENCH_PRELOAD=1 $(BIN)/asv run --python=same --quick --show-stderr --launch-method=forkserver
 	$(BIN)/python -m benchmarks.run --check
 
 # asv exits with 2 when a benchmark failed on some commit, which the site shows.

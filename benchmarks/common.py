@@ -1,11 +1,16 @@
 """Optimizers to measure, and a loss that costs next to nothing, so that a step is the optimizer's own work.
 
-Nothing here imports torch when it is imported: a process that only looks up a cached count starts at once.
+Nothing here imports torch when it is imported: a process that only looks up a cached count starts at once. Unless
+$HELENE_BENCH_PRELOAD is set, for processes that are forked from one that has it.
 """
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
+
+if os.environ.get("HELENE_BENCH_PRELOAD"):
+    import torch  # noqa: F401
 
 OURS = ("helene", "synthetic", "theory", "llm_bench")
 REQUIRED = {
