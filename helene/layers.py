@@ -25,8 +25,12 @@ def layer_groups(model: nn.Module, names: Sequence[str] | Callable[[str], str] |
         Groups ``{"params": [(name, parameter), ...], "layer": name}`` in model order, for any optimizer here.
 
     Raises:
-        ValueError: If no parameter requires a gradient.
+        ValueError: If no parameter requires a gradient, or a regular expression is found in no trained one's name.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"layer_groups takes a module, got a {type(model).__name__}; pass the model, not its parameters"
+        )
     layer_of = _by_structure(model) if names is None else names if callable(names) else _by_patterns(names)
     groups: dict[str, list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in model.named_parameters():
@@ -34,6 +38,11 @@ def layer_groups(model: nn.Module, names: Sequence[str] | Callable[[str], str] |
             groups.setdefault(layer_of(name), []).append((name, parameter))
     if not groups:
         raise ValueError("no parameter of the model requires a gradient; unfreeze those to be tuned")
+    unused = [] if names is None or callable(names) else [name for name in names if name not in groups]
+    if unused:
+        raise ValueError(
+            f"layers {', '.join(map(repr, unused))} hold no trained parameter; names are as in named_parameters()"
+        )
     return [{"params": params, "layer": layer} for layer, params in groups.items()]
 
 

@@ -80,7 +80,7 @@ class Base(torch.optim.Optimizer):
         super().__init__(params, {**defaults, "step": 0})
         self._prepare()
 
-    def step(self, closure: Closure) -> Tensor:  # type: ignore[override]
+    def step(self, closure: Closure | None = None) -> Tensor:  # type: ignore[override]
         """One update.
 
         Args:
@@ -91,10 +91,11 @@ class Base(torch.optim.Optimizer):
             The loss, detached, on its device; no forward is made for it alone.
 
         Raises:
-            ValueError: If the closure returns no scalar, or lr has left its range.
+            ValueError: If there is no closure or it returns no scalar, or lr has left its range.
             RuntimeError: If the optimizer is in a step already.
             FloatingPointError: If a loss or a slope is not finite; parameters and state are then unchanged.
         """
+        closure = checks.closure(closure)
         if self._stepping:
             raise RuntimeError("step was called within a step of the same optimizer; a closure only returns its loss")
         self._stepping = True

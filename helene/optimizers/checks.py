@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,17 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 SUPPORTED = torch.float64, torch.float32, torch.bfloat16, torch.float16
+
+
+def closure(value: Any) -> Callable[[], Any]:
+    """Raise ValueError unless value can be called."""
+    if not callable(value):
+        got = "nothing" if value is None else f"a {type(value).__name__}"
+        raise ValueError(
+            f"step needs a function that returns the loss of one minibatch, got {got}; step(lambda: loss(...))"
+        )
+    found: Callable[[], Any] = value
+    return found
 
 
 def positive(value: Any, name: str, advice: str) -> None:
@@ -24,7 +35,7 @@ def nonnegative(value: Any, name: str) -> None:
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     if not _is_number(value) or not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be a number, 0 or above, got {value!r}")
+        raise ValueError(f"{name} must be a finite number, 0 or above, got {value!r}")
 
 
 def fraction(value: Any, name: str) -> None:

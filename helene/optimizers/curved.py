@@ -58,7 +58,7 @@ class Curved(Base):
     _sample: _Sample | None = None
     _curvature_closure: Closure | None = None
 
-    def step(self, closure: Closure, curvature_closure: Closure | None = None) -> Tensor:  # type: ignore[override]
+    def step(self, closure: Closure | None = None, curvature_closure: Closure | None = None) -> Tensor:  # type: ignore[override]
         """One update.
 
         Args:

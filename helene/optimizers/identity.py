@@ -23,7 +23,7 @@ def compare(mine: Mapping[str, Any], theirs: Mapping[str, Any], names: Sequence[
     layout = [list(entry) for entry in theirs["parameters"]]
     if layout != mine["parameters"]:
         differ = [i for i, (a, b) in enumerate(zip(layout, mine["parameters"], strict=False)) if a != b]
-        where = f"they differ first at {names[differ[0]]}" if differ else "their number differs"
+        where = f"the first that differs is {names[differ[0]]}" if differ else "their number differs"
         raise ValueError(
             f"the {what} belongs to {len(layout)} other parameters than these {len(names)} (ids, shapes, dtypes): "
             f"{where}; make the model, its dtype and the names the same"

@@ -170,6 +170,10 @@ def test_layers_by_name():
     assert layers["rest"] == ["embed.weight", "head.weight"]
     assert all("norm" in n for n in layers["norm"])
     assert len(layers["norm"]) == 6  # norm_attention too: its name has no ".attention."
+    with pytest.raises(ValueError, match="layers 'attn' hold no trained parameter"):
+        helene.layer_groups(model, ["attn", "norm"])
+    with pytest.raises(ValueError, match="takes a module, got a list"):
+        helene.layer_groups(list(model.parameters()))
     groups = helene.layer_groups(model, lambda name: name.rpartition(".")[2])
     assert [g["layer"] for g in groups] == ["weight", "bias"]
     assert sum(len(g["params"]) for g in groups) == sum(p.requires_grad for p in model.parameters())

@@ -57,8 +57,8 @@ def test_parameters_that_cannot_be_trained(method):
         ({"rounding": "up"}, "rounding must be one of nearest, stochastic; got 'up'"),
         ({"state_dtype": torch.float16}, "state_dtype must be one of float32, bfloat16, 8bit; got torch.float16"),
         ({"seed": 1 << 64}, "seed must be below"),
-        ({"lr": float("nan")}, "lr must be a number, 0 or above, got nan"),
-        ({"weight_decay": True}, "weight_decay must be a number"),
+        ({"lr": float("nan")}, "lr must be a finite number, 0 or above, got nan"),
+        ({"weight_decay": True}, "weight_decay must be a finite number"),
         ({"eps": "1e-3"}, "eps must be positive, got '1e-3'"),
     ],
 )
@@ -72,7 +72,7 @@ def test_options(options, text):
     [
         ("ZOMomentum", {"momentum": 1.0}, r"momentum must be in \[0, 1\)"),
         ("ZOAdam", {"beta2": 1.5}, r"beta2 must be in \[0, 1\)"),
-        ("ZOAdam", {"denominator_eps": -1.0}, "denominator_eps must be a number"),
+        ("ZOAdam", {"denominator_eps": -1.0}, "denominator_eps must be a finite number"),
         ("ZOLion", {"beta1": -0.1}, r"beta1 must be in \[0, 1\)"),
         ("ZOSophia", {}, "batch_size must be the number of examples"),
         ("ZOSophia", {"batch_size": 2, "clip": 0.0}, "clip must be positive"),
@@ -133,13 +133,13 @@ def test_learning_rates_that_leave_their_range():
     p = one()
     optimizer = helene.MeZO([p], lr=lambda t: 0.1 if t < 2 else float("nan"))
     optimizer.step(lambda: 1.0)
-    with pytest.raises(ValueError, match="lr at step 2 must be a number, 0 or above, got nan"):
+    with pytest.raises(ValueError, match="lr at step 2 must be a finite number, 0 or above, got nan"):
         optimizer.step(lambda: 1.0)
     optimizer = helene.MeZO([p], 0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 1 - 2 * t)
     optimizer.step(lambda: 1.0)
     scheduler.step()
-    with pytest.raises(ValueError, match=r"lr at step 2 must be a number, 0 or above, got -0\.1"):
+    with pytest.raises(ValueError, match=r"lr at step 2 must be a finite number, 0 or above, got -0\.1"):
         optimizer.step(lambda: 1.0)
     assert torch.equal(p, torch.ones(3))
 
@@ -192,7 +192,7 @@ def test_state_dicts_of_others():
     state = optimizer.state_dict()
     with pytest.raises(ValueError, match="state_dict is of method 'ZOAdam', this optimizer of 'ZOAdamW'"):
         helene.ZOAdamW(target.model.named_parameters()).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"differ first at 0\.lora_a"):
+    with pytest.raises(ValueError, match=r"first that differs is 0\.lora_a"):
         helene.ZOAdam(lora(torch.float16).model.named_parameters()).load_state_dict(state)
     wider = nn.Linear(9, 9)
     with pytest.raises(ValueError, match="belongs to 4 other parameters than these 2"):
@@ -231,6 +231,9 @@ def test_closures(method):
         (lambda: p.sum() * float("inf"), "inf; parameters and state are unchanged"),
     ):
         with pytest.raises((ValueError, FloatingPointError), match=text):
+            optimizer.step(value)
+    for value, text in ((None, "got nothing"), (p.sum(), "got a Tensor")):
+        with pytest.raises(ValueError, match=f"step needs a function that returns the loss of one minibatch, {text}"):
             optimizer.step(value)
     if not method.zeroth_order:
         with pytest.raises(ValueError, match="no graph"):

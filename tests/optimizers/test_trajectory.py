@@ -139,7 +139,7 @@ def test_what_does_not_fit_says_so(tmp_path):
     optimizer.step(target.loss)
     with pytest.raises(ValueError, match="trajectory is of method 'MeZO', this optimizer of 'ZOSign'"):
         trajectory.replay(helene.ZOSign(lora(torch.float32).model.named_parameters()))
-    with pytest.raises(ValueError, match=r"differ first at 0\.lora_a; make the model"):
+    with pytest.raises(ValueError, match=r"first that differs is 0\.lora_a; make the model"):
         trajectory.replay(helene.MeZO(lora(torch.bfloat16).model.named_parameters()))
     optimizer.add_param_group({"params": [("late", torch.nn.Parameter(torch.ones(2)))]})
     with pytest.raises(ValueError, match="start a new Trajectory"):
