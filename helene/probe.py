@@ -78,9 +78,9 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def write_perturbed(out: Tensor, target: Target, direction: Displacement, radius: float) -> None:
     """out ← theta + radius · z in float32 (float64 for float64 parameters), rounded once to out's dtype."""
-    theta = target.tensor.detach()
-    if kernels.write_perturbed(out, theta, target.id, direction, radius):
+    if kernels.write_perturbed(out, target.tensor, target.id, direction, radius):
         return
+    theta = target.tensor.detach()
     source, sink = theta.reshape(-1), out.view(-1) if out.is_contiguous() else torch.empty_like(theta).reshape(-1)
     wide = compute_dtype(theta.dtype)
     for start, end in chunks(theta.numel(), theta.device):

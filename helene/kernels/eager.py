@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from helene.kernels import launch
 from helene.kernels.methods import Method
 from helene.kernels.tiles import Piece, Tiles
 
+_tables: Any = WeakIdKeyDictionary()  # parameter -> its table: making one waits for the device
+
 
 def write_perturbed(out: Tensor, theta: Tensor, parameter: int, direction: Any, radius: float) -> None:
     """out ← theta + radius · z."""
-    control, values = _on_device(direction, [radius], theta.device)
-    launch.perturb(Tiles([Piece(theta.detach(), parameter)]), out, None, control, values)
+    tiles = _tables.get(theta)
+    if tiles is None or not _fits(tiles.pieces, theta, parameter):
+        tiles = _tables[theta] = Tiles([Piece(theta.detach(), parameter)])
+    launch.perturb(tiles, out, None, *_on_device(direction, (radius,), theta.device))
+
+
+def _fits(pieces: list[Piece], theta: Tensor, parameter: int) -> bool:
+    """Whether a table is of this parameter as it is now; an empty one has none."""
+    if not pieces:
+        return not theta.numel()
+    held = pieces[0].theta
+    same = held.data_ptr() == theta.data_ptr() and held.shape == theta.shape and held.dtype == theta.dtype
+    return same and held.device == theta.device and pieces[0].id == parameter
 
 
 def apply(optimizer: Any, method: Method, step: int, slope: float) -> None:
@@ -26,11 +41,13 @@ def apply(optimizer: Any, method: Method, step: int, slope: float) -> None:
     for tiles in method.tables(optimizer):
         device = tiles.base.device
         if device not in there:
-            there[device] = (*_on_device(direction, [0.0, slope, 1.0], device), hypers.to(device))
+            there[device] = (*_on_device(direction, (0.0, slope, 1.0), device), hypers.to(device))
         launch.update(tiles, method.code, *there[device], stochastic=stochastic)
 
 
-def _on_device(direction: Any, values: list[float], device: torch.device) -> tuple[Tensor, Tensor]:
+@functools.lru_cache(maxsize=8)
+def _on_device(direction: Any, values: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """What kernels read of a step; a probe asks for the same again for each parameter."""
     words = launch.control_words(direction.seed, direction.step, direction.draw)
     return (
         torch.tensor(words, dtype=torch.int64).to(device),
