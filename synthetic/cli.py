@@ -69,7 +69,7 @@ def scaling(arguments: argparse.Namespace) -> int:
     from helene.lab.store import Store
     from helene.lab.sweep import sweep
     from helene.noise import NOISE_VERSION
-    from synthetic.run import run
+    from synthetic.run import check, run
 
     design = load(arguments.preset, NOISE_VERSION)
     if arguments.jobs < 1:
@@ -87,6 +87,7 @@ def scaling(arguments: argparse.Namespace) -> int:
             places = executor.slots()
             where = f"the {places} places of that cluster" if places else "each place, once the first worker has joined"
         missing = _missing(design, store)
+        check(missing)
         seconds = sum(cost(config) for config in missing) / max(places, 1) + _SECONDS_TO_START
         said = f"{len(design.configs) - len(missing)} of {len(design.configs)} cells are there already; "
         about = f"{said}about {readable_seconds(seconds)} on {where}" if missing else "nothing to run"

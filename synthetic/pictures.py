@@ -36,7 +36,8 @@ def cuts(rows: Sequence[Analysed], title: str) -> list[tuple[str, Drawing, str]]
             slope = "beta" if axis == "n" else "alpha + beta"
             caption = (
                 f"Steps to target against the {what} at {other}: medians, seeds (dots) and the law fitted to the whole "
-                f"grid. The slope here is {slope}; dashed: what theory predicts for the control. Below: local slopes."
+                f"grid, d < 64 included, so that its exponents are not those of the conclusions (d >= 64). "
+                f"The slope here is {slope}; dashed: what theory predicts for the control. Below: local slopes."
             )
             out.append((f"{axis}-cut", scaling_figure(drawn, xlabel=f"{what} ({other})", title=title), caption))
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,31 @@ def run(config: dict[str, Any]) -> dict[str, Any]:
     if "control" in config:
         return predict_cell(config)
     return run_gram(config) if config["problem"]["kind"] == "gram" else run_cell(config)
+
+
+def check(configs: Sequence[dict[str, Any]]) -> None:
+    """Make the smallest problem and start of each kind that a design has, before anything runs.
+
+    Raises:
+        ValueError: If one of them cannot be made.
+    """
+    smallest: dict[str, dict[str, Any]] = {}
+    for config in configs:
+        problem = config["problem"]
+        if problem["kind"] == "gram" or "start" not in config:
+            continue
+        kind = repr((sorted((k, repr(v)) for k, v in problem.items() if k != "layers"), config["start"]))
+        if kind not in smallest or _size(config) < _size(smallest[kind]):
+            smallest[kind] = config
+    for config in smallest.values():
+        try:
+            starts(build(config["problem"]), config["start"]["kind"], config["start"]["size"], [0])
+        except KeyError as err:
+            raise ValueError(f"the preset lacks {err} in {config['problem']} or {config['start']}") from err
+
+
+def _size(config: dict[str, Any]) -> int:
+    return sum(count * width for count, width in config["problem"]["layers"])
 
 
 def run_cell(config: dict[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def test_blocks_are_found():
     """The pattern sees every python fence, so that none is passed over in silence."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        assert len(BLOCK.findall(text)) == len(re.findall(r"^\s*```\s*(?:python|py)\b", text, re.MULTILINE))
+        assert len(BLOCK.findall(text)) == len(re.findall(r"^[ \t]*```[ \t]*(?:python|py)\b", text, re.MULTILINE))
     assert len(blocks(ROOT / "docs" / "optimizers.md")) >= 10
 
 

@@ -19,7 +19,7 @@ class Numbers:
     Attributes:
         values: Test metric of each seed, percent.
         mean: Of these.
-        low: End of the 95 % interval over seeds (t distribution); None with one seed.
+        low: End of the 95 % interval over seeds (t distribution, cut at 0 and 100); None with one seed.
         high: The other end.
         option_loss: Mean test option loss (nats).
         auc: Mean test AUC, where there are two options.
@@ -56,6 +56,8 @@ def numbers(records: Sequence[Record]) -> Numbers | None:
         return None
     values = [100.0 * result["test"]["metric"] for result in results]
     low, high = interval(values)
+    if low is not None and high is not None:
+        low, high = max(0.0, low), min(100.0, high)
     aucs = [result["test"]["auc"] for result in results if result["test"]["auc"] is not None]
     targets: list[dict[str, Any]] = [result["target"] for result in results if result.get("target")]
     peaks = [result["peak_bytes"]["step"] for result in results if result.get("peak_bytes", {}).get("step")]

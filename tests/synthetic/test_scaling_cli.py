@@ -117,6 +117,10 @@ def test_bad_input_is_one_line_and_exit_code_2(words, said, capsys):
         ('title = "tiny"', "", "lacks an entry"),
         ("starts = ", "begins = ", "lacks an entry"),
         ("max_d = 32", "target = 0.0", "target must be in (0, 1), got 0.0"),
+        ('kind = "quadratic"', 'kind = "cubic"', "kind must be one of"),
+        ('kind = "quadratic"', 'kind = "coupled"', "the preset lacks 'coupling'"),
+        ("levels", "level", "a spectrum is given by levels, condition or power"),
+        ('"coordinate"', '"corner"', "start must be one of"),
     ],
 )
 def test_a_broken_preset_is_explained(tiny, tmp_path, capsys, old, new, said):
