@@ -182,6 +182,9 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     width = terminalreporter._tw.fullwidth if terminalreporter._tw.hasmarkup else 120
     for line in book.table(records, width):
         terminalreporter.write_line(line)
+    for entry in records if config.getoption("--claim", None) else ():
+        for line in book.details(entry, width):
+            terminalreporter.write_line(line)
     if not _is_whole(config):
         return
     from theory.ledger import page  # drawing: not needed, and not imported, by a run of some claims

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -164,6 +165,28 @@ def table(records: Sequence[Mapping[str, Any]], width: int = 120) -> list[str]:
         start += f"{entry['duration_seconds']:>7.2f}  "
         room = max(20, width - len(start))
         lines.append(start + (text if len(text) <= room else text[: room - 1] + "…"))
+    return lines
+
+
+def details(entry: Mapping[str, Any], width: int = 120) -> list[str]:
+    """What one record says of its claim, in full."""
+    said = [("claim", f"{entry['statement']} ({entry['place']})"), ("found", entry["answer"])]
+    for witness in entry["witness"] or ():
+        instance = ", ".join(f"{name} = {value}" for name, value in witness["instance"].items())
+        said.append(
+            (
+                "witness",
+                f"{witness['text']} [{instance}: {witness['lhs']} {witness['relation']} {witness['rhs']} fails]",
+            )
+        )
+    said += [("repair", entry["repair"])] if entry["repair"] else []
+    said += [("note", entry["note"]), ("checks", entry["module"])]
+    lines = ["", entry["id"]]
+    for name, text in said:
+        first, rest = f"  {name + ':':<9}", " " * 11
+        lines += (
+            textwrap.wrap(" ".join(text.split()), width, initial_indent=first, subsequent_indent=rest) if text else []
+        )
     return lines
 
 
