@@ -76,10 +76,14 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def write_perturbed(out: Tensor, target: Target, direction: Displacement, radius: float) -> None:
-    """out ← theta + radius · z in float32 (float64 for float64 parameters), rounded once to out's dtype."""
-    if kernels.write_perturbed(out, target.tensor, target.id, direction, radius):
-        return
+def write_perturbed(outs: Sequence[Tensor], targets: Sequence[Target], direction: Displacement, radius: float) -> None:
+    """out ← theta + radius · z for each, in float32 (float64 for float64 parameters), rounded once to out's dtype."""
+    left = kernels.write_perturbed(outs, [t.tensor for t in targets], [t.id for t in targets], direction, radius)
+    for i in left:
+        _write_perturbed(outs[i], targets[i], direction, radius)
+
+
+def _write_perturbed(out: Tensor, target: Target, direction: Displacement, radius: float) -> None:
     theta = target.tensor.detach()
     source, sink = theta.reshape(-1), out.view(-1) if out.is_contiguous() else torch.empty_like(theta).reshape(-1)
     wide = compute_dtype(theta.dtype)
@@ -258,16 +262,16 @@ class _Swap:
     def enter(self, indices: Sequence[int]) -> None:
         if self.watch:
             self.watch.paused = True
+        new = [i for i in indices if self.depth[i] == 0]
         with torch.inference_mode(False), torch.no_grad():  # in that mode, pointing elsewhere has no effect
-            for i in indices:
-                if self.depth[i] == 0:
-                    copy = self.scratch.take(self.targets[i].tensor)
-                    write_perturbed(copy, self.targets[i], self.direction, self.radius)
-                    self.originals[i] = self.targets[i].tensor.data
-                    self.targets[i].tensor.data = copy
-                    if self.watch and copy.numel():
-                        self.watch.regions.append(span(copy))
-                self.depth[i] += 1
+            copies = [self.scratch.take(self.targets[i].tensor) for i in new]
+            write_perturbed(copies, [self.targets[i] for i in new], self.direction, self.radius)
+            for i, copy in zip(new, copies, strict=True):
+                self.originals[i] = self.targets[i].tensor.data
+                self.targets[i].tensor.data = copy
+                if self.watch and copy.numel():
+                    self.watch.regions.append(span(copy))
+        self.depth.update(indices)
         if self.watch:
             self.watch.paused = False
 
@@ -323,7 +327,9 @@ class Scratch:
         start = self.top
         self.top += -(-like.nbytes // self.ALIGNMENT) * self.ALIGNMENT
         self.peak = max(self.peak, self.top)
-        buffer = self.buffers.setdefault(like.device, torch.empty(0, dtype=torch.uint8, device=like.device))
+        buffer = self.buffers.get(like.device)
+        if buffer is None:
+            buffer = self.buffers[like.device] = torch.empty(0, dtype=torch.uint8, device=like.device)
         if self.top > buffer.numel() or not _is_dense(like):
             return torch.empty_like(like)
         flat = buffer[start : start + like.nbytes].view(like.dtype)
@@ -346,7 +352,7 @@ def _pass_by(*_: Any) -> None:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    return torch.empty_like(tensor, device="meta").stride() == tensor.stride()
+    return tensor.is_contiguous() or torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
 def held_by(targets: list[Target], model: nn.Module) -> dict[nn.Module, list[int]]:

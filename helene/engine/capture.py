@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,11 +22,18 @@ def capturing(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
     enabled = gc.isenabled()
     gc.disable()
     try:
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        stream = _stream(torch.cuda.current_device())
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             yield
     finally:
         if enabled:
             gc.enable()
+
+
+@functools.cache
+def _stream(device: int) -> torch.cuda.Stream:
+    """A stream to capture on. torch's own is of the device that captured first, and a replay goes where it is."""
+    return torch.cuda.Stream(device)
 
 
 def give_up(graphs: Sequence[torch.cuda.CUDAGraph], here: torch.cuda.Stream) -> None:

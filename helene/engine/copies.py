@@ -142,8 +142,8 @@ class Copies:
         if not self.fused:
             direction, eps = self.key()
             for sign in signs:
-                for index in unit.owned:
-                    write_perturbed(views[sign][index], self.targets[index], direction, sign * eps)
+                outs, owned = [views[sign][i] for i in unit.owned], [self.targets[i] for i in unit.owned]
+                write_perturbed(outs, owned, direction, sign * eps)
             return
         from helene.kernels import launch
 

@@ -131,8 +131,7 @@ class _InPlace(Probe):
         """The mean of the ranks' losses at theta + radius · z."""
         kept = [target.tensor.detach().clone() for target in self.targets]
         try:
-            for target in self.targets:
-                write_perturbed(target.tensor.data, target, direction, radius)
+            write_perturbed([target.tensor.data for target in self.targets], self.targets, direction, radius)
             self._forget_gathered()
             loss = self._mean(closure)
         finally:

@@ -7,6 +7,7 @@ kernel for it. Nothing here imports Triton before a tensor needs it.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,26 +48,37 @@ def words(seed: int, step: int, draw: int, parameter: int, start: int, count: in
     return torch.where(found >= 1 << 31, found - (1 << 32), found).to(torch.int32)
 
 
-def write_perturbed(out: Tensor, theta: Tensor, parameter: int, direction: Any, radius: float) -> bool:
-    """out ← theta + radius · z in one kernel, where there is one for it: whether it was done.
+def write_perturbed(
+    outs: Sequence[Tensor], thetas: Sequence[Tensor], ids: Sequence[int], direction: Any, radius: float
+) -> list[int]:
+    """out ← theta + radius · z for each parameter, in one kernel where there is one for it.
 
     Args:
-        out: Of theta's shape and dtype.
-        theta: The parameter.
-        parameter: Its id.
+        outs: Of the parameters' shapes and dtypes.
+        thetas: The parameters.
+        ids: Of the parameters in `helene.noise`.
         direction: A `helene.probe.Direction` of normals; others are not handled.
         radius: What z is multiplied by.
+
+    Returns:
+        Which of them are left to be written.
     """
     from helene.probe import Direction
 
-    if not isinstance(direction, Direction) or direction.signs or not wanted(theta.device):
-        return False
-    if not (theta.is_contiguous() and out.is_contiguous()) or not backend(theta).is_triton:
-        return False
+    everything = list(range(len(thetas)))
+    if not isinstance(direction, Direction) or direction.signs:
+        return everything
+    done = [i for i in everything if wanted(thetas[i].device) and _has_kernel(outs[i], thetas[i])]
+    if not done:
+        return everything
     from helene.kernels import eager
 
-    eager.write_perturbed(out, theta, parameter, direction, radius)
-    return True
+    eager.write_perturbed([outs[i] for i in done], [thetas[i] for i in done], [ids[i] for i in done], direction, radius)
+    return [i for i in everything if i not in set(done)] if len(done) < len(everything) else []
+
+
+def _has_kernel(out: Tensor, theta: Tensor) -> bool:
+    return theta.is_contiguous() and out.is_contiguous() and backend(theta).is_triton
 
 
 def can_apply(optimizer: Any) -> bool:

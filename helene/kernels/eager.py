@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,24 +14,29 @@ from helene.kernels import launch
 from helene.kernels.methods import Method
 from helene.kernels.tiles import Piece, Tiles
 
-_tables: Any = WeakIdKeyDictionary()  # parameter -> its table: making one waits for the device
+# The first parameter of a launch -> what its table was made of, and the table: making one waits for the device.
+_tables: Any = WeakIdKeyDictionary()
 
 
-def write_perturbed(out: Tensor, theta: Tensor, parameter: int, direction: Any, radius: float) -> None:
-    """out ← theta + radius · z."""
-    tiles = _tables.get(theta)
-    if tiles is None or not _fits(tiles.pieces, theta, parameter):
-        tiles = _tables[theta] = Tiles([Piece(theta.detach(), parameter)])
-    launch.perturb(tiles, out, None, *_on_device(direction, (radius,), theta.device))
-
-
-def _fits(pieces: list[Piece], theta: Tensor, parameter: int) -> bool:
-    """Whether a table is of this parameter as it is now; an empty one has none."""
-    if not pieces:
-        return not theta.numel()
-    held = pieces[0].theta
-    same = held.data_ptr() == theta.data_ptr() and held.shape == theta.shape and held.dtype == theta.dtype
-    return same and held.device == theta.device and pieces[0].id == parameter
+def write_perturbed(
+    outs: Sequence[Tensor], thetas: Sequence[Tensor], ids: Sequence[int], direction: Any, radius: float
+) -> None:
+    """out ← theta + radius · z for each, in one launch a dtype and device."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for i, theta in enumerate(thetas):
+        kinds.setdefault((theta.dtype, theta.device), []).append(i)
+    for (_, device), members in kinds.items():
+        first = thetas[members[0]]
+        lowest = min((outs[i] for i in members), key=Tensor.data_ptr)
+        low, size = lowest.data_ptr(), lowest.element_size()
+        made_of = [
+            (thetas[i].data_ptr(), thetas[i].numel(), ids[i], (outs[i].data_ptr() - low) // size) for i in members
+        ]
+        held = _tables.get(first)
+        if held is None or held[0] != made_of or held[1].base.device != device:
+            pieces = [Piece(thetas[i].detach(), ids[i], out) for i, (*_, out) in zip(members, made_of, strict=True)]
+            held = _tables[first] = made_of, Tiles(pieces)
+        launch.perturb(held[1], lowest, None, *_on_device(direction, (radius,), device))
 
 
 def apply(optimizer: Any, method: Method, step: int, slope: float) -> None:

@@ -22,6 +22,7 @@ from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, no
 from helene.kernels import launch, methods
 from helene.kernels.tiles import Piece, Tiles
 from helene.optimizers import state as storage
+from helene.probe import Direction, Target, write_perturbed
 
 CPU = torch.device("cpu")
 KEY = (2**63 + 12345, 2**31 + 7, 5)
@@ -65,6 +66,27 @@ def test_perturbed_copies(dtype: torch.dtype, shapes: list[Any]) -> None:
             assert ((got.double() - exact).abs() <= bound).all()
             assert (buffer[offsets[i] + theta.numel() : offsets[i + 1]] == 7).all()
     assert all(torch.equal(a, b) for a, b in zip(thetas, kept, strict=True))
+
+
+def test_parameters_of_several_dtypes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch a dtype, each copy in memory of its own, one not contiguous; again after both have moved."""
+    monkeypatch.setenv("HELENE_KERNELS", "triton")
+    dtypes = torch.float32, torch.bfloat16, torch.float32, torch.float32, torch.float64
+    shapes = (33, 20), (64,), (5,), (0,), (7,)
+    targets = [
+        Target(torch.nn.Parameter(torch.randn(s).to(d)), 70 + i, "")
+        for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))
+    ]
+    targets.append(Target(torch.nn.Parameter(torch.randn(6, 4).T), 80, ""))
+    direction = Direction(*KEY)
+    for _ in range(2):
+        copies = [torch.empty_like(t.tensor) for t in targets]
+        write_perturbed(copies, targets, direction, 1e-3)
+        for copy, target in zip(copies, targets, strict=True):
+            z = noise.normal(*KEY, target.id, 0, copy.numel()).view(copy.shape)
+            unit = 2.0**-7 if copy.dtype == torch.bfloat16 else 2.0**-22
+            torch.testing.assert_close(copy, (target.tensor + 1e-3 * z).to(copy.dtype), rtol=unit, atol=1e-8)
+            target.tensor.data = target.tensor.detach().clone()
 
 
 def test_gathered_rows_are_those_of_the_copy() -> None:
