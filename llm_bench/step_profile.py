@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from helene.lab.provenance import provenance
 from llm_bench.profile import HostTimers, account, floors, kernels, profile, table
 
 _SAMPLE = 1 << 26  # elements drawn at a time on a GPU: they take longer than the launch
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--json", type=Path, help="file for all numbers")
     arguments = parser.parse_args(argv)
-    found = {}
+    found: dict[str, Any] = {"provenance": provenance()}
     for method in arguments.method.split(","):
         found[method] = shape_profile(
             arguments.shape, arguments.batch, method, arguments.dtype, arguments.device, arguments.steps

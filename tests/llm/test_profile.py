@@ -73,6 +73,7 @@ def test_a_step_on_the_cpu_is_accounted_for(tmp_path: Path, capsys: pytest.Captu
     with pytest.warns(UserWarning, match="no CUDA device"):
         assert step_profile.main([*options, "--json", str(file)]) == 0
     said, found = capsys.readouterr().out, json.loads(file.read_text())
+    assert found.pop("provenance")["command"]
     assert set(found) == {"mezo", "helene"}
     for told in found.values():
         assert set(told["parts"]) == {"noise", "forward", "copies", "update", "host"}
