@@ -101,6 +101,10 @@ class Probe:
         model: The module that reads them, if copies are to be made module by module. A compiled model gets full
             copies, with a warning: its modules' hooks do not run.
         scratch: Scratch memory to share with probes that are never active at the same time.
+
+    Attributes:
+        reads_none: Whether the evaluation that was checked read no parameter by an operation of torch. An error if the
+            model is known; without it, the loss may read them out of torch's sight.
     """
 
     def __init__(
@@ -108,7 +112,7 @@ class Probe:
     ) -> None:
         self.targets = list(targets)
         self.scratch = scratch or Scratch()
-        self._checked = False
+        self._checked = self.reads_none = False
         self._knows_model = model is not None
         self._calls: Counter[nn.Module] = Counter()  # forwards of each module in the last evaluation
         self._usual: Counter[nn.Module] = Counter()  # and in the one that was checked
@@ -167,7 +171,8 @@ class Probe:
         """The loss, and the parameters read unperturbed."""
         with ReadWatch([t.tensor for t in self.targets]) as watch:
             loss = self._evaluate(closure, direction, radius, watch)
-        if self._knows_model and watch.reads_none and any(t.tensor.numel() for t in self.targets):
+        self.reads_none = watch.reads_none and any(t.tensor.numel() for t in self.targets)
+        if self.reads_none and self._knows_model:
             raise ValueError(reads_none([t.name for t in self.targets]))
         return loss, sorted(watch.seen)
 

@@ -104,7 +104,7 @@ class Base(torch.optim.Optimizer):
             with torch.inference_mode(False):  # or state would be tensors that no later step may write
                 step = self._begin()
                 scalars, self.last_loss = self._measure(closure, step)
-                checks.finite(scalars, self.param_groups[0])
+                self._check_measured(scalars)
                 self._apply(step, scalars)
         finally:
             self._stepping = False
@@ -122,6 +122,10 @@ class Base(torch.optim.Optimizer):
     def _measure(self, closure: Closure, step: int) -> tuple[list[float], Tensor]:
         """Evaluate what the step needs, leaving parameters and state alone: its scalars and the loss to return."""
         raise NotImplementedError
+
+    def _check_measured(self, scalars: list[float]) -> None:
+        """Raise FloatingPointError if a step's scalars are not finite."""
+        checks.finite(scalars, self.param_groups[0])
 
     def _gradient(self, step: int, scalars: list[float]) -> Chunk:
         """The gradient estimate that a step's scalars stand for, by chunks."""
