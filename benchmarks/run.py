@@ -104,13 +104,12 @@ def main() -> int:
     action.add_argument("--accept", action="store_true", help="make what is counted now the baseline")
     action.add_argument("--jsonl", type=Path, metavar="FILE", help="run everything once and write a line a benchmark")
     parser.add_argument("--only", default="", help=f"with --jsonl: some of {','.join(modules())}")
-    parser.add_argument("--commit", help="with --jsonl: of the code, where there is no git to ask")
     options = parser.parse_args()
     only = [name for name in options.only.split(",") if name]
     if unknown := set(only) - set(modules()):
         parser.error(f"--only must name some of {', '.join(modules())}, got {', '.join(sorted(unknown))}")
     if options.jsonl:
-        return _record(options.jsonl, only, options.commit)
+        return _record(options.jsonl, only)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch's profiler tells of each start and stop
     found = deterministic()
     if options.accept:
@@ -134,12 +133,11 @@ def main() -> int:
     return 0
 
 
-def _record(path: Path, only: Collection[str], commit: str | None) -> int:
+def _record(path: Path, only: Collection[str]) -> int:
     """One line a benchmark, each written as it comes; exit code 1 if one failed."""
     from helene.lab.provenance import provenance
 
     facts = provenance("python -m benchmarks.run --jsonl FILE" + (f" --only {','.join(only)}" if only else ""))
-    facts["commit"] = facts["commit"] or commit
     states: Counter[str] = Counter()
     with path.open("w") as file:
         for name, value in (row for suite in suites(only) for row in measurements(suite)):

@@ -76,7 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", help="names, separated by semicolons (default: all)")
     parser.add_argument("--minutes", type=float, help="begin no row after this time")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--commit", help="of the code, where there is no git to ask")
     arguments = parser.parse_args(argv)
     from helene.lab.store import Store
 
@@ -93,7 +92,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             device=arguments.device,
             minutes=arguments.minutes,
             export=arguments.out / "memory.jsonl",
-            commit=arguments.commit,
         )
     print(f"{left} rows left" if left else "all rows are there")
     return 0
@@ -108,7 +106,6 @@ def measure_all(
     device: str = "cuda",
     minutes: float | None = None,
     export: Path | None = None,
-    commit: str | None = None,
     say: Callable[[str], Any] = print,
 ) -> int:
     """Predict every row, and measure those that the card has room for and the store lacks.
@@ -121,7 +118,6 @@ def measure_all(
         device: ``cuda``; on ``cpu`` rows are predicted only.
         minutes: Begin no row after this time.
         export: JSONL file to write after each row.
-        commit: Of the code, where there is no git to ask.
         say: Told a line beforehand and one a row.
 
     Returns:
@@ -132,7 +128,6 @@ def measure_all(
     from helene.lab.store import Record
 
     card, origin = _card(device), provenance()
-    origin["commit"] = origin["commit"] or commit
     wanted = [
         (config, row)
         for batch in batches

@@ -22,7 +22,8 @@ def provenance(command: str | Sequence[str] | None = None) -> dict[str, Any]:
     """Describe this process and machine.
 
     Versions come from the installed metadata, so that nothing is imported for them. Outside a git checkout (or when
-    installed from a wheel) ``commit`` and ``dirty`` are None. No network is used.
+    installed from a wheel) ``commit`` and ``dirty`` are None, unless the environment variable HELENE_COMMIT names the
+    commit of a copy that was made without its history. No network is used.
 
     Args:
         command: What the reader would type, as a string or a list of words; default the command line of this process.
@@ -59,7 +60,7 @@ def public_command(words: Sequence[str]) -> str:
 
 def _public_word(word: str) -> str:
     name, equals, value = word.partition("=")
-    if equals and name.startswith("-"):
+    if equals and name.strip("-").isidentifier():
         return f"{name}={_public_word(value)}"
     return re.split(r"[/\\]", word.rstrip("/\\"))[-1] if os.path.isabs(word) or word.startswith("~") else word
 
@@ -79,6 +80,8 @@ def _git_state() -> tuple[str | None, bool | None]:
 
     A wheel installed into a virtual environment inside some checkout is not tracked there: that commit says nothing.
     """
+    if stated := os.environ.get("HELENE_COMMIT"):
+        return stated, None
     here = Path(__file__).resolve()
     if _git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
         return None, None

@@ -46,12 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--batches", default="16x64,16x256")
     parser.add_argument("--parts", default="micro,overlap,table,memory,zero,profile")
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--commit", help="of the code, where there is no git to ask")
     arguments = parser.parse_args(argv)
     parts = arguments.parts.split(",")
     arguments.out.mkdir(parents=True, exist_ok=True)
     with Store(arguments.out / "engine.sqlite") as store:
-        recorder = Recorder(store, arguments.model, arguments.commit)
+        recorder = Recorder(store, arguments.model)
         if "micro" in parts:
             recorder.put({"part": "micro"}, {"kernels": micro.measure(), "cosine_error": micro.fast_cosine_error()})
         if "overlap" in parts:
@@ -69,9 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 class Recorder:
     """Puts results into the store, and shows them."""
 
-    def __init__(self, store: Store, model: str, commit: str | None) -> None:
+    def __init__(self, store: Store, model: str) -> None:
         self.store, self.model, self.origin = store, model, provenance()
-        self.origin["commit"] = self.origin["commit"] or commit
 
     def put(self, config: dict[str, Any], result: dict[str, Any]) -> None:
         """Keep one result under what was asked."""

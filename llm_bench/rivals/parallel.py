@@ -50,7 +50,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--batches", default="16x64,16x256")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--commit", help="of the code, where there is no git to ask")
     arguments = parser.parse_args(argv)
     rank, size = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", rank) if arguments.device == "cuda" else torch.device("cpu")
@@ -94,7 +93,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _write(arguments: argparse.Namespace, device: torch.device, results: list[tuple[dict[str, Any], Any]]) -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     origin = provenance()
-    origin["commit"] = origin["commit"] or arguments.commit
     with Store(arguments.out / "parallel.sqlite") as store:
         for config, result in results:
             model = (arguments.model, "bfloat16") if config["part"] == "throughput" else ("opt-tiny", "float32")

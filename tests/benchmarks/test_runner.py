@@ -136,11 +136,12 @@ class Mixed:
 
 def test_skips_and_failures_are_rows_and_a_failure_is_an_exit_code(monkeypatch, tmp_path):
     monkeypatch.setattr(run, "suites", lambda only=(): [Mixed])
-    monkeypatch.setattr(sys, "argv", ["run", "--jsonl", str(tmp_path / "rows.jsonl"), "--commit", "abc"])
+    monkeypatch.setenv("HELENE_COMMIT", "abc")
+    monkeypatch.setattr(sys, "argv", ["run", "--jsonl", str(tmp_path / "rows.jsonl")])
     assert run.main() == 1
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert [row["value"] for row in rows] == [1, "skipped: not yet", "failed: RuntimeError: ZeroDivisionError: by zero"]
-    assert all(row["provenance"]["commit"] for row in rows)
+    assert all(row["provenance"]["commit"] == "abc" for row in rows)
 
 
 def test_a_count_that_fails_is_a_difference():
@@ -157,6 +158,7 @@ def test_a_count_that_fails_is_not_accepted(monkeypatch, capsys, tmp_path):
 
 
 def test_an_unknown_module_is_refused(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("HELENE_COMMIT", "abc")
     monkeypatch.setattr(sys, "argv", ["run", "--jsonl", str(tmp_path / "x"), "--only", "gpus"])
     with pytest.raises(SystemExit):
         run.main()

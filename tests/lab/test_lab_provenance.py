@@ -86,6 +86,7 @@ def test_nothing_private_is_said():
         (["/usr/bin/helene", "scaling", "--out", "/data/me/reports"], "helene scaling --out reports"),
         (["helene", "--store=/data/my store.sqlite"], "helene '--store=my store.sqlite'"),
         (["helene", "--lr=1e-3", "reports/a"], "helene --lr=1e-3 reports/a"),
+        (["helene", "--model", "opt=/data/me/opt"], "helene --model opt=opt"),
         (["-c", "~/x/"], "python x"),
         (["/x/__main__.py"], "python"),
         ([], ""),
