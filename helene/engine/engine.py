@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from helene.directions import Direction
 from helene.engine import batches, reasons
 from helene.engine.control import HISTORY, Control
 from helene.engine.copies import Deferred
@@ -24,7 +25,7 @@ from helene.engine.watch import ModelWatch, OptimizerWatch
 from helene.kernels.methods import NUM_HYPERS, Method, method_of
 from helene.kernels.tiles import Tiles
 from helene.optimizers.zeroth import ZerothOrder
-from helene.probe import Direction, scalar_loss
+from helene.probe import scalar_loss
 
 Loss = Callable[[nn.Module, Any], Any]
 

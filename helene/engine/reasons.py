@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from helene.directions import Target
 from helene.kernels import backend
 from helene.optimizers.curved import Curved
 from helene.optimizers.zeroth import ZerothOrder
-from helene.probe import Target, is_compiled
+from helene.probe import is_compiled
 
 
 def plain(model: nn.Module, optimizer: ZerothOrder) -> str:

@@ -1,7 +1,7 @@
 r"""Fused kernels for noise, perturbed copies and updates, and the choice between them and plain torch.
 
-`helene.noise`, `helene.probe` and `helene.optimizers.base` ask here first and do the work themselves where there is no
-kernel for it. Nothing here imports Triton before a tensor needs it.
+`helene.noise`, `helene.directions` and `helene.optimizers.base` ask here first and do the work themselves where there
+is no kernel for it. Nothing here imports Triton before a tensor needs it.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def write_perturbed(out: Tensor, theta: Tensor, parameter: int, direction: Any, 
         out: Of theta's shape and dtype.
         theta: The parameter.
         parameter: Its id.
-        direction: A `helene.probe.Direction` of normals; others are not handled.
+        direction: A `helene.directions.Direction` of normals; others are not handled.
         radius: What z is multiplied by.
     """
-    from helene.probe import Direction
+    from helene.directions import Direction
 
     if not isinstance(direction, Direction) or direction.signs or not wanted(theta.device):
         return False

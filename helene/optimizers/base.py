@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from helene import kernels, noise, precision
+from helene.directions import CHUNK, Target, chunks, compute_dtype
 from helene.optimizers import checks, identity
 from helene.optimizers import state as storage
 from helene.optimizers.rounding import RoundingWatch
 from helene.optimizers.statistics import Statistics
-from helene.probe import CHUNK, Closure, Target, chunks, compute_dtype
+from helene.probe import Closure
 
 if TYPE_CHECKING:
     from helene.trajectory import Trajectory

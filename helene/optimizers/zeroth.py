@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from helene import functional, noise
 from helene.curvature import mean_gradient
+from helene.directions import Direction, chunks, compute_dtype
 from helene.optimizers import checks
 from helene.optimizers.base import Base, Chunk, Options, Updates
 from helene.optimizers.statistics import expected_cosine
-from helene.probe import Closure, Direction, Probe, chunks, compute_dtype
+from helene.probe import Closure, Probe
 from helene.reads import reads_none
 
 DISTRIBUTIONS = ("gaussian", "rademacher", "sphere")

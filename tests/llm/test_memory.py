@@ -230,9 +230,9 @@ def test_a_whole_gradient_step_is_that_of_the_cpu_allocator(shares: int, monkeyp
 
     The allocator's own blocks are 64 bytes, those counted 512: under 1 % here.
     """
-    from helene import probe
+    from helene import directions
 
-    monkeypatch.setattr(memory, "DEVICE_CHUNK", probe.CHUNK)
+    monkeypatch.setattr(memory, "DEVICE_CHUNK", directions.CHUNK)
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(512, 1024), nn.Tanh(), nn.Linear(1024, 512), nn.Tanh(), nn.Linear(512, 64))
     batch = torch.randn(32 * shares, 512)
