@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from helene import noise
-from helene.probe import Closure, compute_dtype, scalar_loss
+from helene.directions import compute_dtype
+from helene.probe import Closure, scalar_loss
 
 SOURCES = ("spsa", "spsa_own_batch", "backprop", "sampled_labels", "none")
 

@@ -12,86 +12,20 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from helene import kernels, noise
-from helene.reads import ReadWatch, reads_none, span
+from helene.directions import Direction, Displacement, Target
+from helene.reads import ReadWatch, reads_none
+from helene.swap import Scratch, Swap
 
-CHUNK = 1 << 17  # elements handled at once, so that temporaries stay in cache and memory stays bounded
-DEVICE_CHUNK = 1 << 24  # off the CPU, where a launch costs more than what a cache saves
+__all__ = ["Closure", "Direction", "Displacement", "Probe", "Target", "held_by", "is_compiled", "scalar_loss"]
 
 Closure = Callable[[], Any]
-
-
-class Displacement(Protocol):
-    """What parameters are moved along: a direction, or anything that gives its elements chunk by chunk."""
-
-    def chunk(
-        self, parameter: int, start: int, end: int, device: torch.device, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        """Elements [start, end) for one parameter; the caller may overwrite them."""
-
-
-class Direction(NamedTuple):
-    """The key of one direction: with a parameter's id it gives z (see `helene.noise`).
-
-    ``signs`` makes it a Rademacher direction; else z is standard normal.
-    """
-
-    seed: int
-    step: int
-    draw: int = 0
-    signs: bool = False
-
-    def chunk(
-        self, parameter: int, start: int, end: int, device: torch.device, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        """Elements [start, end) of z for one parameter: float32 values in the dtype asked for."""
-        draw = noise.signs if self.signs else noise.normal
-        return draw(self.seed, self.step, self.draw, parameter, start, end - start, device).to(dtype)
-
-
-class Target(NamedTuple):
-    """A parameter to perturb: its tensor, its id in `helene.noise`, its name in messages."""
-
-    tensor: nn.Parameter
-    id: int
-    name: str
-
-
-def chunks(size: int, device: torch.device | None = None) -> Iterator[tuple[int, int]]:
-    """Bounds [start, end) of the pieces in which a flat tensor of that size is processed (larger ones off the CPU)."""
-    chunk = CHUNK if device is None or device.type == "cpu" else DEVICE_CHUNK
-    for start in range(0, size, chunk):
-        yield start, min(start + chunk, size)
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype arithmetic is done in: float64 for float64, else float32."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def write_perturbed(outs: Sequence[Tensor], targets: Sequence[Target], direction: Displacement, radius: float) -> None:
-    """out ← theta + radius · z for each, in float32 (float64 for float64 parameters), rounded once to out's dtype."""
-    left = kernels.write_perturbed(outs, [t.tensor for t in targets], [t.id for t in targets], direction, radius)
-    for i in left:
-        _write_perturbed(outs[i], targets[i], direction, radius)
-
-
-def _write_perturbed(out: Tensor, target: Target, direction: Displacement, radius: float) -> None:
-    theta = target.tensor.detach()
-    source, sink = theta.reshape(-1), out.view(-1) if out.is_contiguous() else torch.empty_like(theta).reshape(-1)
-    wide = compute_dtype(theta.dtype)
-    for start, end in chunks(theta.numel(), theta.device):
-        z = direction.chunk(target.id, start, end, theta.device, wide)
-        sink[start:end] = torch.add(source[start:end].to(wide), z, alpha=radius)
-    if not out.is_contiguous():
-        out.copy_(sink.view(theta.shape))
 
 
 class Probe:
@@ -105,6 +39,10 @@ class Probe:
         model: The module that reads them, if copies are to be made module by module. A compiled model gets full
             copies, with a warning: its modules' hooks do not run.
         scratch: Scratch memory to share with probes that are never active at the same time.
+
+    Attributes:
+        reads_none: Whether the evaluation that was checked read no parameter by an operation of torch. An error if the
+            model is known; without it, the loss may read them out of torch's sight.
     """
 
     def __init__(
@@ -112,7 +50,7 @@ class Probe:
     ) -> None:
         self.targets = list(targets)
         self.scratch = scratch or Scratch()
-        self._checked = False
+        self._checked = self.reads_none = False
         self._knows_model = model is not None
         self._calls: Counter[nn.Module] = Counter()  # forwards of each module in the last evaluation
         self._usual: Counter[nn.Module] = Counter()  # and in the one that was checked
@@ -171,14 +109,15 @@ class Probe:
         """The loss, and the parameters read unperturbed."""
         with ReadWatch([t.tensor for t in self.targets]) as watch:
             loss = self._evaluate(closure, direction, radius, watch)
-        if self._knows_model and watch.reads_none and any(t.tensor.numel() for t in self.targets):
+        self.reads_none = watch.reads_none and any(t.tensor.numel() for t in self.targets)
+        if self.reads_none and self._knows_model:
             raise ValueError(reads_none([t.name for t in self.targets]))
         return loss, sorted(watch.seen)
 
     def _evaluate(
         self, closure: Closure, direction: Displacement, radius: float, watch: ReadWatch | None = None
     ) -> Tensor:
-        swap = _Swap(self.targets, self.scratch, direction, radius, watch)
+        swap = Swap(self.targets, self.scratch, direction, radius, watch)
         with torch.no_grad(), ExitStack() as stack:
             stack.callback(swap.restore)
             swap.enter(self._full)
@@ -243,116 +182,8 @@ def scalar_loss(value: Any) -> Tensor:
     return loss
 
 
-class _Swap:
-    """Points parameters at perturbed copies, and back."""
-
-    def __init__(
-        self,
-        targets: list[Target],
-        scratch: Scratch,
-        direction: Displacement,
-        radius: float,
-        watch: ReadWatch | None,
-    ) -> None:
-        self.targets, self.scratch, self.direction, self.radius, self.watch = targets, scratch, direction, radius, watch
-        self.originals: dict[int, Tensor] = {}
-        self.depth: Counter[int] = Counter()
-        self.calls: Counter[nn.Module] = Counter()
-
-    def enter(self, indices: Sequence[int]) -> None:
-        if self.watch:
-            self.watch.paused = True
-        new = [i for i in indices if self.depth[i] == 0]
-        with torch.inference_mode(False), torch.no_grad():  # in that mode, pointing elsewhere has no effect
-            copies = [self.scratch.take(self.targets[i].tensor) for i in new]
-            write_perturbed(copies, [self.targets[i] for i in new], self.direction, self.radius)
-            for i, copy in zip(new, copies, strict=True):
-                self.originals[i] = self.targets[i].tensor.data
-                self.targets[i].tensor.data = copy
-                if self.watch and copy.numel():
-                    self.watch.regions.append(span(copy))
-        self.depth.update(indices)
-        if self.watch:
-            self.watch.paused = False
-
-    def leave(self, indices: Sequence[int]) -> None:
-        with torch.inference_mode(False), torch.no_grad():
-            for i in indices:
-                self.depth[i] -= 1
-                if self.depth[i] == 0:
-                    self.targets[i].tensor.data = self.originals.pop(i)
-
-    @contextmanager
-    def hooked(self, module: nn.Module, owned: list[int]) -> Iterator[None]:
-        """While active, the module's own parameters are perturbed during each of its forwards."""
-        marks: list[int] = []
-
-        def before(*_: Any) -> None:
-            self.calls[module] += 1
-            marks.append(self.scratch.top)
-            self.enter(owned)
-
-        def after(_module: nn.Module, _args: Any, output: Any) -> None:
-            if self.watch:
-                self.watch.note_views(output, {i: self.targets[i].tensor for i in owned})
-            self.leave(owned)
-            self.scratch.top = marks.pop()
-
-        first = module.register_forward_pre_hook(before, prepend=True)
-        last = module.register_forward_hook(after, always_call=True)
-        try:
-            yield
-        finally:
-            first.remove()
-            last.remove()
-
-    def restore(self) -> None:
-        for i, original in self.originals.items():
-            self.targets[i].tensor.data = original
-        self.originals.clear()
-        self.scratch.top = 0
-
-
-class Scratch:
-    """Scratch memory: a stack of copies in one buffer per device, as large as the deepest nesting seen so far."""
-
-    ALIGNMENT = 64
-
-    def __init__(self) -> None:
-        self.buffers: dict[torch.device, Tensor] = {}
-        self.top = self.peak = 0
-
-    def take(self, like: Tensor) -> Tensor:
-        """Memory for a copy of a tensor, on top of the stack."""
-        start = self.top
-        self.top += -(-like.nbytes // self.ALIGNMENT) * self.ALIGNMENT
-        self.peak = max(self.peak, self.top)
-        buffer = self.buffers.get(like.device)
-        if buffer is None:
-            buffer = self.buffers[like.device] = torch.empty(0, dtype=torch.uint8, device=like.device)
-        if self.top > buffer.numel() or not _is_dense(like):
-            return torch.empty_like(like)
-        flat = buffer[start : start + like.nbytes].view(like.dtype)
-        return flat.as_strided(like.shape, like.stride(), flat.storage_offset())
-
-    def settle(self) -> None:
-        """Grow the buffers to the peak, so that the next probe allocates nothing."""
-        for device, buffer in self.buffers.items():
-            if buffer.numel() < self.peak:
-                self.buffers[device] = torch.empty(self.peak, dtype=torch.uint8, device=device)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes held between steps."""
-        return sum(buffer.numel() for buffer in self.buffers.values())
-
-
 def _pass_by(*_: Any) -> None:
     """A hook that does nothing."""
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    return tensor.is_contiguous() or torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
 def held_by(targets: list[Target], model: nn.Module) -> dict[nn.Module, list[int]]:

@@ -137,7 +137,17 @@ def _written_out(
 
 
 def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
+    mask = sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
+    return _without_blind(mask) if torch.is_grad_enabled() else mask
+
+
+def _without_blind(mask: Tensor) -> Tensor:
+    """The mask with queries that see no key, as in left padding, seeing all of them; what real tokens see stays.
+
+    The log-sum-exp of a blind query is −inf, of which cuDNN's backward in 16 bits makes gradients that are not finite
+    (pytorch/pytorch#196678, with 64 keys modulo 128). Forwards alone need no such care.
+    """
+    return mask | ~mask.any(-1, keepdim=True)
 
 
 AttentionInterface.register(NAME, attend)

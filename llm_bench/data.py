@@ -29,7 +29,8 @@ def read_split(folder: Path, task: Task, split: str) -> list[dict[str, Any]]:
 
     Raises:
         FileNotFoundError: If the folder or the split is missing.
-        ValueError: If a row is damaged, lacks a column, or its label is none of the task's.
+        ValueError: If a row is damaged, lacks a column, its label is none of the task's, or no example can be made of
+            it.
     """
     path = split_path(folder, task.name, split)
     if path is None:
@@ -43,12 +44,19 @@ def read_split(folder: Path, task: Task, split: str) -> list[dict[str, Any]]:
         where = f"row {number} of {path}"
         missing = [name for name in task.fields if name not in row or row[name] is None]
         if missing:
-            raise ValueError(f"{where} has no {', '.join(missing)}; {task.name} needs {', '.join(task.fields)}")
+            has = ", ".join(name for name in row if row[name] is not None) or "nothing"
+            raise ValueError(
+                f"{where} has no {', '.join(missing)}; {task.name} needs {', '.join(task.fields)}, the row has {has}"
+            )
         if task.labels is not None:
             label = _label(row, task.labels, names, where)
             if label is None:
                 continue
             row = {**row, task.labels.column: label}
+        try:
+            task.make(row)  # now, and not in the middle of a run
+        except ValueError as err:
+            raise ValueError(f"{where}: {err}") from err
         rows.append(row)
     if not rows:
         raise ValueError(f"{path} has no rows; fetch it again")

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from helene import precision
+from helene.directions import DEVICE_CHUNK, Target, compute_dtype
 from helene.engine.plan import Plan, trace
 from helene.engine.shape import plan_of
 from helene.kernels.methods import Method, method_of
@@ -27,7 +28,8 @@ from helene.optimizers import state as storage
 from helene.optimizers.base import Base
 from helene.optimizers.first import FirstOrder
 from helene.optimizers.rounding import RoundingWatch
-from helene.probe import DEVICE_CHUNK, Scratch, Target, compute_dtype, held_by
+from helene.probe import held_by
+from helene.swap import Scratch
 
 BLOCK = 512  # what the CUDA allocator rounds to
 WORKSPACE_BYTES = 32 << 20  # of cuBLAS on Hopper, for each thread and stream that multiplies; 8 MiB before

@@ -21,6 +21,7 @@ SHAPES = ("opt-1.3b", "opt-2.7b", "opt-6.7b", "opt-13b")
 BATCHES = ("16x64", "1x400", "16x256")
 STEPS = 4  # one without a graph, one captured, two replayed
 _SECONDS = 120.0  # that a row may take
+_PREDICTION_SECONDS = 0.5  # that a row of OPT's shapes takes without a GPU
 _AHEAD = 6  # processes that import while another measures
 _HELENE = {"anneal_horizon": 10_000, "batch_size": 16, "interval": 1}
 
@@ -117,11 +118,12 @@ def measure_all(
         device: ``cuda``; on ``cpu`` rows are predicted only.
         minutes: Begin no row after this time.
         export: JSONL file to write after each row.
-        say: Told a line a row.
+        say: Told a line beforehand and one a row.
 
     Returns:
         How many rows are left.
     """
+    from helene.lab.progress import readable_seconds
     from helene.lab.provenance import provenance
     from helene.lab.store import Record
 
@@ -134,8 +136,14 @@ def measure_all(
         if (config := _config(row, shape, batch, card))
         and not _is_done(store.get(Record.of(EXPERIMENT, config, {}, origin).key, EXPERIMENT))
     ]
-    end = time.monotonic() + 60 * minutes if minutes is not None else None
+    start = time.monotonic()
+    end = start + 60 * minutes if minutes is not None else None
     left = len(wanted)
+    if left and card:
+        say(f"{left} rows to predict, then to measure where {card['name']} has room, each in a process of its own")
+    elif left:
+        about = readable_seconds(left * _PREDICTION_SECONDS)
+        say(f"{left} rows to predict, some {about} on one core; nothing is measured, that takes --device cuda")
     with ThreadPoolExecutor(1) as ahead, _Children(min(_AHEAD, len(wanted)) if card else 0) as children:
         predictions = [ahead.submit(predict_row, row, config["model"], config["batch"]) for config, row in wanted]
         for (config, row), prediction in zip(wanted, predictions, strict=True):
@@ -159,7 +167,9 @@ def measure_all(
             off = f"{peak / predicted['total'] - 1:+.1%}" if peak else ""
             measured = f"{peak / 1e9:.2f}" if peak else "–"
             told = f"{measured:>8s} GB, predicted {predicted['total'] / 1e9:.2f} {off} {result['message']}"
-            say(f"{config['model']:9s} {config['batch']:6s} {row.name:38s} {told}")
+            done = len(wanted) - left
+            until = readable_seconds((time.monotonic() - start) / done * left)
+            say(f"{done}/{len(wanted)} {config['model']:9s} {config['batch']:6s} {row.name:38s} {told}; {until} left")
     return left
 
 

@@ -176,11 +176,11 @@ def _host_account(step: Callable[[], Any], optimizer: Any, timers: HostTimers, s
 @contextmanager
 def _timed_parts(optimizer: Any, timers: HostTimers) -> Iterator[None]:
     """While active, draws, copies and updates are timed under their names."""
-    from helene import noise, probe
+    from helene import noise, swap
     from helene.engine import copies
 
     places = [(noise, "normal", "noise"), (noise, "signs", "noise"), (noise, "words", "noise")]
-    places += [(probe, "write_perturbed", "copies"), (copies, "write_perturbed", "copies")]
+    places += [(swap, "write_perturbed", "copies"), (copies, "write_perturbed", "copies")]
     kept = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in places]
     for owner, attribute, name in places:
         setattr(owner, attribute, timers.wrap(name, getattr(owner, attribute)))

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from helene.directions import Direction, Target, write_perturbed
 from helene.engine.plan import Plan, Unit
 from helene.kernels.tiles import Piece, Tiles, tables_of
-from helene.probe import Direction, Target, write_perturbed
 
 
 class Deferred(NamedTuple):

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helene.engine import batches
+from helene.directions import Direction
+from helene.engine import batches, reasons
 from helene.engine.control import HISTORY, Control
 from helene.engine.copies import Deferred
 from helene.engine.lanes import Worker, in_lane
@@ -20,13 +21,11 @@ from helene.engine.pair import Streams
 from helene.engine.parallel import Ranks
 from helene.engine.plan import UNIT_BYTES
 from helene.engine.shape import Setting, Shape, scalar
-from helene.engine.watch import ModelWatch
-from helene.kernels import backend
+from helene.engine.watch import ModelWatch, OptimizerWatch
 from helene.kernels.methods import NUM_HYPERS, Method, method_of
 from helene.kernels.tiles import Tiles
-from helene.optimizers.curved import Curved
 from helene.optimizers.zeroth import ZerothOrder
-from helene.probe import Direction, is_compiled, scalar_loss
+from helene.probe import scalar_loss
 
 Loss = Callable[[nn.Module, Any], Any]
 
@@ -112,6 +111,7 @@ class Engine:
         self._workers = Worker(), Worker()
         self._streams = Streams(optimizer._targets[0].tensor.device, concurrent)
         self._setting: Setting
+        self._model_watch: ModelWatch
         self._plain_reason = self._no_graph = ""
         self._told: set[str] = set()
         self._pending: list[int] = []
@@ -161,7 +161,7 @@ class Engine:
     def _step(self, batch: Any) -> Tensor:
         step = self.optimizer._begin()
         self._raise_trouble()
-        if self._stale():
+        if self._optimizer_watch.changed() or self._model_watch.changed():
             self._reset()
         if step % self._check_every == 0:
             self._check_ranks()
@@ -224,29 +224,21 @@ class Engine:
         self._shapes: OrderedDict[Any, Shape] = OrderedDict()
         self._mode, self._reason = "eager", ""
         targets = optimizer._targets
-        self._addresses = [t.tensor.data_ptr() for t in targets]
-        self._structure_seen = self._structure()
+        self._optimizer_watch = OptimizerWatch(optimizer)
         self._model_watch = ModelWatch(self.model)
-        self._state_seen: list[tuple[Tensor, str, Tensor]] = []
         device = targets[0].tensor.device
-        backends = [backend(t.tensor) for t in targets]
-        contiguous = all(t.tensor.is_contiguous() for t in targets)
-        fused = contiguous and all(b.is_triton for b in backends)
+        slow = reasons.not_fused(targets)
         self._method: Method | str = method_of(optimizer)
-        self._plain_reason = _plain_reason(self.model, optimizer)
-        self._no_graph = ""
+        self._plain_reason = reasons.plain(self.model, optimizer)
         if not self._may_capture:
             self._no_graph = "capture=False"
-        elif device.type != "cuda":
-            self._no_graph = "no CUDA device"
-        elif not fused:
-            slow = [b.reason for b in backends if not b.is_triton]
-            self._no_graph = slow[0] if slow else "a parameter is not contiguous"
+        else:
+            self._no_graph = "no CUDA device" if device.type != "cuda" else slow
         self._setting = Setting(
             self.model,
             self.loss,
             targets,
-            fused,
+            not slow,
             Control(len(optimizer.param_groups), device),
             self._streams,
             self._workers,
@@ -256,23 +248,6 @@ class Engine:
             self._tell(f"steps are made by optimizer.step: {self._plain_reason}")
         elif self._no_graph:
             self._tell(f"steps run without a CUDA graph: {self._no_graph}")
-
-    def _stale(self) -> bool:
-        targets = self.optimizer._targets
-        return (
-            targets is not self._setting.targets
-            or self._structure() != self._structure_seen
-            or self._model_watch.changed()
-            or any(self.optimizer.state[p].get(name) is not tensor for p, name, tensor in self._state_seen)
-            or any(t.tensor.data_ptr() != a for t, a in zip(targets, self._addresses, strict=True))
-        )
-
-    def _structure(self) -> list[Any]:
-        """What decides how a step is made; a change of any of it starts afresh."""
-        names = ("num_directions", "two_sided", "distribution", "direction_per_layer", "curvature", "floor_rule")
-        groups = self.optimizer.param_groups
-        kinds = [[group.get(n) for n in (*names, "rounding", "state_dtype")] for group in groups]
-        return [*kinds, any(group["weight_decay"] for group in groups)]
 
     def _shape_of(self, layout: batches.Layout) -> Shape:
         key = layout.key
@@ -338,8 +313,8 @@ class Engine:
     def _capture(self, shape: Shape) -> None:
         control, ranks, deferred = self._setting.control, self.ranks.size, None
         if isinstance(self._method, Method):
-            pieces, state = self._method.pieces(self.optimizer), self.optimizer.state
-            self._state_seen = [(t.tensor, n, v) for t in self._setting.targets for n, v in state[t.tensor].items()]
+            pieces = self._method.pieces(self.optimizer)
+            self._optimizer_watch.watch_state()
             self._tables = self._method.tables(self.optimizer)
             if self._deferred:
                 deferred = Deferred(self._method.code, self._stochastic, control.before, pieces)
@@ -410,25 +385,6 @@ def on_device(device: torch.device) -> AbstractContextManager[object]:
 
 def _default_loss(model: nn.Module, batch: Any) -> Any:
     return model(**batch).loss
-
-
-def _plain_reason(model: nn.Module, optimizer: ZerothOrder) -> str:
-    """Why a step is not one pair of probes of the whole model, in one line."""
-    hyper, name = optimizer.param_groups[0], type(optimizer).__name__
-    measure = type(optimizer)._measure
-    if measure not in (ZerothOrder._measure, Curved._measure):
-        return f"{name} measures more than one pair of losses"
-    if hyper["num_directions"] != 1 or not hyper["two_sided"]:
-        return "num_directions is not 1 or two_sided is off"
-    if hyper["distribution"] != "gaussian" or hyper["direction_per_layer"]:
-        return "directions are not gaussian ones of the whole model"
-    if hyper.get("curvature", "none") not in ("none", "spsa"):
-        return f"the curvature source {hyper['curvature']!r} has a batch or a backward of its own"
-    if is_compiled(model):
-        return "the model is compiled, so its modules' hooks do not run"
-    if len({p.device for p in model.parameters()}) > 1:
-        return "parameters are on several devices"
-    return ""
 
 
 def _first_line(error: BaseException) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from helene.directions import Target
 from helene.engine.copies import Copies
 from helene.engine.lanes import Lane, Worker, hooks
 from helene.engine.plan import Changed
-from helene.probe import Target
 from helene.reads import ReadWatch
 
 Stream = torch.cuda.Stream | None

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from helene.directions import Direction, Target
 from helene.engine.batches import Layout, Static
 from helene.engine.capture import capturing, give_up
 from helene.engine.control import Control
@@ -16,7 +17,6 @@ from helene.engine.lanes import Worker
 from helene.engine.pair import Pair, Streams
 from helene.engine.plan import SMALL_BYTES, UNIT_BYTES, Call, Changed, Plan, make_plan, trace
 from helene.engine.watch import Alone, check_independence, versions
-from helene.probe import Direction, Target
 from helene.reads import reads_none
 
 _ATTEMPTS = 3  # plans until a forward is taken for unpredictable

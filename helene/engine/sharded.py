@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from helene.directions import Direction, Target, write_perturbed
 from helene.engine.parallel import Ranks
 from helene.optimizers.curved import Curved
 from helene.optimizers.zeroth import ZerothOrder
-from helene.probe import Closure, Direction, Probe, Target, scalar_loss, write_perturbed
+from helene.probe import Closure, Probe, scalar_loss
 
 
 def sharded(cls: type[ZerothOrder], model: nn.Module, group: Any = None, **options: Any) -> Any:

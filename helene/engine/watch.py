@@ -1,4 +1,4 @@
-"""What could make a captured step wrong without a sign: a changed model, a batch written to, forwards that disturb."""
+"""What could make a captured step wrong without a sign: a changed model or optimizer, forwards that disturb."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from helene.engine.lanes import Lane
 from helene.engine.pair import Pair
+from helene.optimizers.zeroth import ZerothOrder
 
 _ADAPTERS = ("merged_adapters", "_active_adapter", "_disable_adapters", "scaling")  # of peft's layers
 
@@ -44,6 +45,36 @@ class ModelWatch:
             [len(after) + len(before) for after, before in self._hooks],
             [repr([held.get(name) for name in _ADAPTERS]) for held in self._adapters],
         )
+
+
+class OptimizerWatch:
+    """Notices that an optimizer's parameters, their memory, its state or what decides how it steps are replaced."""
+
+    def __init__(self, optimizer: ZerothOrder) -> None:
+        self._optimizer, self._targets = optimizer, optimizer._targets
+        self._addresses = [t.tensor.data_ptr() for t in self._targets]
+        self._structure_seen = self._structure()
+        self._state: list[tuple[Tensor, str, Tensor]] = []
+
+    def watch_state(self) -> None:
+        """From now on, state tensors count too."""
+        state = self._optimizer.state
+        self._state = [(t.tensor, name, value) for t in self._targets for name, value in state[t.tensor].items()]
+
+    def changed(self) -> bool:
+        """Whether anything is other than when this was made."""
+        return (
+            self._optimizer._targets is not self._targets
+            or self._structure() != self._structure_seen
+            or any(self._optimizer.state[p].get(name) is not tensor for p, name, tensor in self._state)
+            or any(t.tensor.data_ptr() != a for t, a in zip(self._targets, self._addresses, strict=True))
+        )
+
+    def _structure(self) -> list[Any]:
+        names = ("num_directions", "two_sided", "distribution", "direction_per_layer", "curvature", "floor_rule")
+        groups = self._optimizer.param_groups
+        kinds = [[group.get(n) for n in (*names, "rounding", "state_dtype")] for group in groups]
+        return [*kinds, any(group["weight_decay"] for group in groups)]
 
 
 def versions(leaves: Sequence[Any]) -> list[int]:

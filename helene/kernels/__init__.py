@@ -1,7 +1,7 @@
 r"""Fused kernels for noise, perturbed copies and updates, and the choice between them and plain torch.
 
-`helene.noise`, `helene.probe` and `helene.optimizers.base` ask here first and do the work themselves where there is no
-kernel for it. Nothing here imports Triton before a tensor needs it.
+`helene.noise`, `helene.directions` and `helene.optimizers.base` ask here first and do the work themselves where there
+is no kernel for it. Nothing here imports Triton before a tensor needs it.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def write_perturbed(
         outs: Of the parameters' shapes and dtypes.
         thetas: The parameters.
         ids: Of the parameters in `helene.noise`.
-        direction: A `helene.probe.Direction` of normals; others are not handled.
+        direction: A `helene.directions.Direction` of normals; others are not handled.
         radius: What z is multiplied by.
 
     Returns:
         Which of them are left to be written.
     """
-    from helene.probe import Direction
+    from helene.directions import Direction
 
     everything = list(range(len(thetas)))
     if not isinstance(direction, Direction) or direction.signs:

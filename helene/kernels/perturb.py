@@ -1,8 +1,8 @@
 r"""Triton kernels that draw: z alone, perturbed copies of many parameters, perturbed rows of a table.
 
 Everything that changes from step to step is in device memory, so that a captured graph can be replayed: ``control``
-(int64: seed, step, draw) and ``values`` (float32: eps, ...). Arithmetic is that of `helene.probe.write_perturbed`: one
-fused multiply-add in float32, one rounding.
+(int64: seed, step, draw) and ``values`` (float32: eps, ...). Arithmetic is that of
+`helene.directions.write_perturbed`: one fused multiply-add in float32, one rounding.
 """
 
 from __future__ import annotations

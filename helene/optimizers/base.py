@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from helene import kernels, noise, precision
+from helene.directions import CHUNK, Target, chunks, compute_dtype
 from helene.optimizers import checks, identity
 from helene.optimizers import state as storage
 from helene.optimizers.rounding import RoundingWatch
 from helene.optimizers.statistics import Statistics
-from helene.probe import CHUNK, Closure, Target, chunks, compute_dtype
+from helene.probe import Closure
 
 if TYPE_CHECKING:
     from helene.trajectory import Trajectory
@@ -42,7 +43,8 @@ class Base(torch.optim.Optimizer):
 
     Args:
         params: What `torch.optim.Optimizer` takes: parameters, ``model.named_parameters()``, or groups of either. A
-            group is a layer. With names, z depends on a parameter's name; without, on its position.
+            group is a layer, its "layer" entry the name. With names, z depends on a parameter's name; without, on its
+            position.
         hyper: The method's own hyper-parameters; ``lr`` may be a function of the step (the first is 1).
         options: Keyword arguments from `_OPTIONS`, whose values are the defaults: ``weight_decay``; ``seed`` of every
             random number, in [0, 2^64); ``rounding`` of 16-bit parameters, "nearest" or "stochastic" (unbiased, so that
@@ -103,7 +105,7 @@ class Base(torch.optim.Optimizer):
             with torch.inference_mode(False):  # or state would be tensors that no later step may write
                 step = self._begin()
                 scalars, self.last_loss = self._measure(closure, step)
-                checks.finite(scalars, self.param_groups[0])
+                self._check_measured(scalars)
                 self._apply(step, scalars)
         finally:
             self._stepping = False
@@ -121,6 +123,10 @@ class Base(torch.optim.Optimizer):
     def _measure(self, closure: Closure, step: int) -> tuple[list[float], Tensor]:
         """Evaluate what the step needs, leaving parameters and state alone: its scalars and the loss to return."""
         raise NotImplementedError
+
+    def _check_measured(self, scalars: list[float]) -> None:
+        """Raise FloatingPointError if a step's scalars are not finite."""
+        checks.finite(scalars, self.param_groups[0])
 
     def _gradient(self, step: int, scalars: list[float]) -> Chunk:
         """The gradient estimate that a step's scalars stand for, by chunks."""
@@ -298,9 +304,23 @@ class Base(torch.optim.Optimizer):
         return total
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As `torch.optim.Optimizer.add_param_group`; the new layer joins at the current step."""
+        """As `torch.optim.Optimizer.add_param_group`; the new layer joins at the current step.
+
+        Raises:
+            ValueError: If a key is none of the method's, of a scheduler's or "layer" or "name", or a parameter is given
+                twice, or cannot be trained here; the group has then not joined.
+        """
+        if isinstance(param_group, dict):
+            checks.group(param_group, self.param_groups, self.defaults)
         super().add_param_group(param_group)
         self.param_groups[-1]["step"] = self.param_groups[0]["step"]
+        if hasattr(self, "_targets"):  # else the constructor has more to come
+            try:
+                self._prepare()
+            except ValueError:
+                self.param_groups.pop()
+                self._prepare()
+                raise
 
     def device_class(self) -> str:
         """Kinds of device that hold the trained parameters."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 SUPPORTED = torch.float64, torch.float32, torch.bfloat16, torch.float16
+LABELS = "params", "param_names", "layer", "name"  # beside hyper-parameters in a group
+SCHEDULERS = "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"  # keys that torch's keep in it
 
 
 def closure(value: Any) -> Callable[[], Any]:
@@ -78,6 +80,43 @@ def parameter(p: Tensor, name: str) -> None:
             f"parameter {name} of shape {tuple(p.shape)} and strides {p.stride()} has elements that share memory; "
             "train a contiguous() copy of it, or what it is expanded from"
         )
+
+
+def group(new: dict[str, Any], others: Sequence[Mapping[str, Any]], hyper: Iterable[str]) -> None:
+    """Raise ValueError unless a parameter group's keys are known and none of its parameters is given twice.
+
+    Args:
+        new: The group, as users give it; an iterator of parameters is made a list.
+        others: The groups before it.
+        hyper: Names of the hyper-parameters.
+    """
+    known = (*LABELS, *hyper)
+    for key in new:
+        if key not in known and key not in SCHEDULERS:
+            raise ValueError(
+                f"parameter group {len(others)} has the key {key!r}, which nothing would read; correct it or leave it "
+                f"out: known are {', '.join(known)} and what torch's schedulers keep there"
+            )
+    if "params" not in new:
+        raise ValueError(f"parameter group {len(others)} has no 'params'; it has {', '.join(new) or 'nothing'}")
+    if isinstance(new["params"], set):
+        return  # torch refuses it
+    new["params"] = [new["params"]] if isinstance(new["params"], Tensor) else list(new["params"])
+    groups = (*others, new)
+    first = {id(p): (number, i) for number, group in enumerate(others) for i, p in enumerate(group["params"])}
+    for i, entry in enumerate(new["params"]):
+        p, here = entry[1] if isinstance(entry, tuple) else entry, (len(others), i)
+        if first.setdefault(id(p), here) != here:
+            raise ValueError(
+                f"{_place(groups, *first[id(p)])} is given again as {_place(groups, *here)} and would move twice a "
+                "step; give each parameter once, as model.named_parameters() and helene.layer_groups(model) do"
+            )
+
+
+def _place(groups: Sequence[Mapping[str, Any]], number: int, i: int) -> str:
+    entry, names = groups[number]["params"][i], groups[number].get("param_names")
+    name = entry[0] if isinstance(entry, tuple) else names[i] if names else i
+    return f"parameter {name} of group {number}"
 
 
 def finite(scalars: Sequence[float], group: Mapping[str, Any]) -> None:

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from helene import curvature as sources
 from helene import functional, noise
+from helene.directions import chunks
 from helene.optimizers import checks
 from helene.optimizers.base import Base, Chunk, Updates
 from helene.optimizers.zeroth import Directions, ZerothOrder
-from helene.probe import Closure, chunks
+from helene.probe import Closure
 
 CURVATURE = "curvature"
 

@@ -12,9 +12,10 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from helene import functional
+from helene.directions import Direction, Target, chunks, compute_dtype
 from helene.optimizers.base import LearningRate, Updates
 from helene.optimizers.zeroth import Directions, ZerothOrder
-from helene.probe import Closure, Direction, Target, chunks, compute_dtype, scalar_loss
+from helene.probe import Closure, scalar_loss
 
 
 class ForwardGrad(ZerothOrder):

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from helene import functional
+from helene.directions import Direction, compute_dtype
 from helene.optimizers import checks
 from helene.optimizers.base import Chunk, LearningRate, Options, Updates
 from helene.optimizers.curved import CURVATURE
 from helene.optimizers.zeroth import ZerothOrder
-from helene.probe import Closure, Direction, compute_dtype
+from helene.probe import Closure
 
 
 class HiZOOOptions(Options, total=False):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from helene import noise
-from helene.probe import Target
+from helene.directions import Target
 
 
 def describe(method: str, state: Sequence[str], targets: Sequence[Target]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helene import precision
-from helene.probe import compute_dtype
+from helene.directions import compute_dtype
 
 NONNEGATIVE = frozenset({"curvature", "second_moment"})  # the names that 8-bit state stores without a sign
 Tensors = dict[str, Tensor]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -11,10 +12,12 @@ from torch import Tensor, nn
 
 from helene import functional, noise
 from helene.curvature import mean_gradient
+from helene.directions import Direction, chunks, compute_dtype
 from helene.optimizers import checks
 from helene.optimizers.base import Base, Chunk, Options, Updates
 from helene.optimizers.statistics import expected_cosine
-from helene.probe import Closure, Direction, Probe, chunks, compute_dtype
+from helene.probe import Closure, Probe
+from helene.reads import reads_none
 
 DISTRIBUTIONS = ("gaussian", "rademacher", "sphere")
 MAX_DIRECTIONS = noise.STATE_DRAW - noise.CURVATURE_DRAW  # so that draws of the curvature stay below the state's
@@ -163,6 +166,17 @@ class ZerothOrder(Base):
 
     def _measure(self, closure: Closure, step: int) -> tuple[list[float], Tensor]:
         return self._slopes(closure, step)
+
+    def _check_measured(self, scalars: list[float]) -> None:
+        super()._check_measured(scalars)
+        unread = [target.name for probe in self._probes if probe.reads_none for target in probe.targets]
+        if unread and not any(scalars):  # one of the two alone may be right: a flat loss, reads out of torch's sight
+            warnings.warn(
+                f"{reads_none(unread)} If it does read them, out of torch's sight, it is flat here: try a larger eps",
+                stacklevel=4,
+            )
+        for probe in self._probes:
+            probe.reads_none = False
 
     def _slopes(self, closure: Closure, step: int, first_draw: int = 0) -> tuple[list[float], Tensor]:
         """The coefficients c/q of each direction (in each block of parameters), and the mean loss of the probes."""

@@ -72,7 +72,7 @@ class Task:
         fields: Columns that every row must have, the label's apart.
         labels: The label column, or None.
         classes: The labels' names in the order of the options, or () where options differ from row to row.
-        make: Row (its label already one of the names) to example.
+        make: Row (its label already one of the names) to example; ValueError names the field that has none.
         loss: ``classification``: cross-entropy over the options' mean log-likelihoods. ``language_model``: mean over
             the tokens of the right option.
         metric: ``accuracy`` or ``token_f1``.
@@ -143,10 +143,12 @@ def causal_task(
             assert labels is not None
             return Example(prompt(row), tuple(words.values()), (classes.index(row[labels.column]),))
         assert options is not None
-        right = tuple(gold(row)) if gold else (0,)
-        return Example(prompt(row), tuple(options(row)), right, tuple(references(row)) if references else ())
+        choices, right = tuple(options(row)), tuple(gold(row)) if gold else (0,)
+        if not choices or not right:
+            raise ValueError("no right option follows from it")
+        return Example(prompt(row), choices, right, tuple(references(row)) if references else ())
 
-    return Task(name, "causal", fields, labels, classes, make, loss, metric, hub, dev_size)
+    return Task(name, "causal", fields, labels, classes, _named(name, make), loss, metric, hub, dev_size)
 
 
 def masked_task(
@@ -184,13 +186,42 @@ def masked_task(
         fields,
         labels,
         classes,
-        make,
+        _named(name, make),
         "classification",
         "accuracy",
         hub,
         max_length=max_length,
         first_limit=first_limit,
     )
+
+
+class _Noting(dict[str, Any]):
+    """A row that knows which field was read last."""
+
+    last = ""
+
+    def __getitem__(self, name: str) -> Any:
+        self.last = name
+        return super().__getitem__(name)
+
+
+def _named(task: str, make: Callable[[Row], Example]) -> Callable[[Row], Example]:
+    """The same function; its errors name the field that they come from."""
+
+    def named(row: Row) -> Example:
+        noting = _Noting(row)
+        try:
+            return make(noting)
+        except (LookupError, TypeError, AttributeError, ValueError) as err:
+            have, last = f"the row has {', '.join(row) or 'no field'}", noting.last
+            if last not in row:
+                raise ValueError(f"{task} needs the field {last!r}; {have}") from None
+            value = repr(row[last])
+            shown = value if len(value) <= 80 else f"{value[:77]}..."
+            said = f"({type(err).__name__}: {err})"
+            raise ValueError(f"{task} makes no example of {last!r} = {shown} {said}; {have}") from err
+
+    return named
 
 
 def without_final_punctuation(text: str) -> str:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import helene
 from helene import noise
-from helene.probe import CHUNK, Direction
+from helene.directions import CHUNK, Direction
 
 BATCH = 6
 

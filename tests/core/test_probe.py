@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from helene import noise
-from helene.probe import CHUNK, Direction, Probe, Target, write_perturbed
+from helene.directions import CHUNK, write_perturbed
+from helene.probe import Direction, Probe, Target
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 EPS = 1e-2

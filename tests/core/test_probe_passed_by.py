@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helene import MeZO
+from helene import MeZO, layer_groups
 from helene.probe import Direction, Probe, Target
+from tests.optimizers.contract_table import METHODS, Method
 
 
 def _net() -> Any:
@@ -69,6 +70,42 @@ def test_a_loss_that_reads_no_trained_parameter_is_refused() -> None:
     with pytest.raises(ValueError, match=r"reads none of the 4 trained parameters \(0.weight, 0.bias, 2.weight"):
         optimizer.step(lambda: _with_hooks(other))
     assert optimizer.param_groups[0]["step"] == 0
+
+
+ZEROTH_ORDER = [m for m in METHODS if m.zeroth_order and m.name != "ForwardGrad"]  # which refuses such a loss
+
+
+@pytest.mark.parametrize("method", ZEROTH_ORDER, ids=lambda m: m.name)
+def test_a_loss_of_another_model_is_noticed_without_the_model(method: Method) -> None:
+    """At the first step, once; with parameters alone and the same loss of the right model, nothing is said."""
+    model, other = _net(), _net()
+    optimizer = method.build(model.named_parameters(), 1e-2)
+    with pytest.warns(UserWarning, match="reads none of the 4 trained parameters .* or is it another model's") as told:
+        optimizer.step(lambda: _with_hooks(other))
+    assert len(told) == 1
+    optimizer.step(lambda: _with_hooks(other))
+    method.build(model.named_parameters(), 1e-2).step(lambda: _with_hooks(model))
+
+
+@pytest.mark.parametrize("options", [{"two_sided": False}, {"direction_per_layer": True}, {"num_directions": 2}])
+def test_another_model_is_noticed_with_other_probes_too(options: dict[str, Any]) -> None:
+    model, other = _net(), _net()
+    with pytest.warns(UserWarning, match="reads none of the 4 trained parameters"):
+        MeZO(layer_groups(model), **options).step(lambda: _with_hooks(other))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda p: (p.sum() > 0).float(),  # flat, as an accuracy is
+        lambda p: p.half().sum() * 1e-3,  # float16 rounds the difference away
+        lambda p: float(p.data.numpy().sum()),  # out of torch's sight
+        lambda p: sum(p.tolist()),
+    ],
+)
+def test_no_loss_that_reads_its_parameters_is_warned_of(loss: Any) -> None:
+    p = nn.Parameter(torch.ones(3))
+    MeZO([p], 1e-2, eps=1e-5).step(lambda: loss(p))
 
 
 def test_reading_through_data_counts_as_reading() -> None:

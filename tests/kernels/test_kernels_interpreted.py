@@ -19,10 +19,10 @@ if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
 os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported, and for them alone
 
 from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, noise
+from helene.directions import Direction, Target, write_perturbed
 from helene.kernels import launch, methods
 from helene.kernels.tiles import Piece, Tiles
 from helene.optimizers import state as storage
-from helene.probe import Direction, Target, write_perturbed
 
 CPU = torch.device("cpu")
 KEY = (2**63 + 12345, 2**31 + 7, 5)

@@ -89,7 +89,9 @@ def test_missing_things_are_named_with_what_to_do(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no train split of sst2 in .*helene llm data fetch sst2"):
         data.read_split(tmp_path, SST2, "train")
     write(tmp_path, "cb", "train", [{"premise": "p", "label": 0}])
-    with pytest.raises(ValueError, match=r"row 1 of .* has no hypothesis; cb needs premise, hypothesis"):
+    with pytest.raises(
+        ValueError, match=r"row 1 of .* has no hypothesis; cb needs premise, hypothesis, the row has premise, label"
+    ):
         data.read_split(tmp_path, CB, "train")
     (tmp_path / "cb/test.jsonl").write_text('{"premise": "p"\n')
     with pytest.raises(ValueError, match=r"line 1 of .*test.jsonl is not JSON"):
@@ -97,6 +99,42 @@ def test_missing_things_are_named_with_what_to_do(tmp_path):
     (tmp_path / "cb/test.jsonl").write_text("")
     with pytest.raises(ValueError, match="has no rows"):
         data.read_split(tmp_path, CB, "test")
+
+
+MALFORMED = [
+    (
+        "sst2",
+        "masked",
+        {"sentence": 5, "label": 0},
+        "sst2 makes no example of 'sentence' = 5 .*the row has sentence, label",
+    ),
+    (
+        "squad",
+        "causal",
+        {"answers": ["a"]},
+        r"squad makes no example of 'answers' = \['a'\] .*has title, context, question",
+    ),
+    ("squad", "causal", {"answers": {"text": []}}, "squad makes no example of 'answers' = {'text': .*out of range"),
+    ("squad", "causal", {"answers": {}}, "squad makes no example of 'answers' = {} .*KeyError: 'text'"),
+    ("record", "causal", {"answers": ["Cy"]}, r"'answers' = \['Cy'\] .*'Cy' is none of the entities Al, Bo"),
+    ("record", "causal", {"answers": []}, r"'answers' = \[\] .*no right option follows from it"),
+    ("record", "causal", {"passage": {"text": "x" * 99}, "entities": 7}, "'entities' = 7 "),
+    ("copa", "causal", {"choice2": ["x" * 99]}, "'choice2' = .{77}[.][.][.] "),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "change", "text"), MALFORMED)
+def test_malformed_rows_name_split_number_field_and_what_there_is(tmp_path, name, kind, change, text):
+    rows = {
+        "sst2": {"sentence": "x", "label": 1},
+        "squad": {"title": "t", "context": "c", "question": "q", "answers": {"text": ["c"]}},
+        "record": {"passage": "p", "query": "q", "entities": ["Al", "Bo"], "answers": ["Al"]},
+        "copa": {"premise": "p", "choice1": "a", "choice2": "b", "question": "cause", "label": 1},
+    }
+    good = rows[name]
+    write(tmp_path, name, "validation", [good, {**good, **change}])
+    with pytest.raises(ValueError, match=rf"row 2 of .*{name}.validation.jsonl: .*{text}"):
+        data.read_split(tmp_path, get_task(name, kind), "validation")
 
 
 def folder_of(tmp_path, train=80, test=40, validation=0):

@@ -86,12 +86,12 @@ def test_a_step_on_the_cpu_is_accounted_for(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_what_was_wrapped_is_put_back() -> None:
-    from helene import noise, probe
+    from helene import noise, swap
 
-    before = noise.normal, probe.write_perturbed
+    before = noise.normal, swap.write_perturbed
     with step_profile._timed_parts(type("Optimizer", (), {"_apply": lambda self: None})(), HostTimers()):
         assert noise.normal is not before[0]
-    assert (noise.normal, probe.write_perturbed) == before
+    assert (noise.normal, swap.write_perturbed) == before
 
 
 def test_a_run_is_profiled(toy_data: Path, tmp_path: Path) -> None:

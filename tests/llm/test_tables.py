@@ -9,7 +9,7 @@ import pytest
 
 from helene import cli as helene_cli
 from helene.lab.store import Record, Store
-from llm_bench import cli, demo
+from llm_bench import arguments, demo
 from llm_bench.estimate import Shape, estimate, step_bytes
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.tables import draw, page, plan
@@ -322,7 +322,7 @@ def test_a_page_can_be_drawn_where_the_device_of_its_runs_is_not(tiny, tmp_path,
 
 
 def test_models_may_be_named():
-    assert cli._named_models(["gemma=/x/y", "facebook/opt-125m"]) == {
+    assert arguments.named_models(["gemma=/x/y", "facebook/opt-125m"]) == {
         "gemma": "/x/y",
         "facebook/opt-125m": "facebook/opt-125m",
     }

@@ -160,6 +160,15 @@ def test_every_row_of_the_folder_makes_an_example(kind, name, sample_data):
                 assert set(task.classes) == set(task.labels.names)
 
 
+def test_rows_by_hand_that_lack_a_field():
+    with pytest.raises(ValueError, match="rte needs the field 'hypothesis'; the row has premise, label"):
+        made("causal", "rte", premise="p", label="entailment")
+    with pytest.raises(ValueError, match=r"sst2 makes no example of 'label' = 1 .*the row has sentence, label"):
+        made("masked", "sst2", sentence="a film", label=1)
+    with pytest.raises(ValueError, match="sst2 needs the field 'label'; the row has no field"):
+        made("masked", "sst2")
+
+
 def test_unknown_tasks_are_named():
     with pytest.raises(ValueError, match="no masked task 'copa'; there are sst2"):
         get_task("copa", "masked")

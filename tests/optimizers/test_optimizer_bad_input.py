@@ -17,10 +17,6 @@ def one(dtype=torch.float32):
     return nn.Parameter(torch.ones(3, dtype=dtype))
 
 
-def mezo(**options):
-    return helene.MeZO([one()], 0.1, **options)
-
-
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 def test_parameters_that_cannot_be_trained(method):
     quantised = nn.Parameter(torch.ones(3, dtype=torch.int8), requires_grad=False)
@@ -95,10 +91,12 @@ def test_arguments_of_methods(name, options, text):
 def test_one_value_for_the_whole_step():
     with pytest.raises(ValueError, match=r"eps belongs to the whole step, but groups have 0\.1 and others"):
         helene.MeZO([{"params": [one()]}, {"params": [one()], "eps": 0.1}])
-    optimizer = mezo()
-    optimizer.add_param_group({"params": [one()], "num_directions": 2})
+    p = one()
+    optimizer = helene.MeZO([p], 0.1)
     with pytest.raises(ValueError, match="num_directions belongs to the whole step"):
-        optimizer.step(lambda: 1.0)
+        optimizer.add_param_group({"params": [one()], "num_directions": 2})
+    assert len(optimizer.param_groups) == 1
+    optimizer.step(lambda: p.sum())
 
 
 def test_two_optimizers_on_one_parameter():
@@ -114,8 +112,60 @@ def test_two_optimizers_on_one_parameter():
     resumed.load_state_dict(first.state_dict())
     resumed.step(lambda: p.sum())
     assert resumed.param_groups[0]["step"] == 2
-    with pytest.raises(ValueError, match="appear in more than one parameter group"):
-        helene.MeZO([{"params": [p]}, {"params": [p]}])
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_parameters_given_twice(method):
+    """Whatever they are given as, iterators included; the optimizer that refuses a group goes on without it."""
+    tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    tied[1].weight = tied[0].weight
+    p = tied[0].weight
+    cases = [
+        ([p, one(), p], "parameter 0 of group 0 is given again as parameter 2 of group 0 and would move twice a step"),
+        (
+            tied.named_parameters(remove_duplicate=False),
+            r"parameter 0\.weight .* again as parameter 1\.weight of group 0",
+        ),
+        ([{"params": p}, {"params": [one(), p]}], "parameter 0 of group 0 is given again as parameter 1 of group 1"),
+        ([{"params": iter(layer.named_parameters())} for layer in tied], "parameter weight of group 0 .* of group 1"),
+    ]
+    for params, text in cases:
+        with pytest.raises(ValueError, match=text):
+            method.build(params, 0.1)
+    optimizer = method.build([p], 0.1)
+    with pytest.raises(ValueError, match="parameter 0 of group 0 is given again as parameter 1 of group 1"):
+        optimizer.add_param_group({"params": [one(), p]})
+    assert len(optimizer.param_groups) == 1
+    optimizer.step(lambda: p.square().sum())
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_misspelt_keys_of_groups(method):
+    """Keys of the method, of names and of torch's schedulers are known; after those were added, checkpoints load."""
+    p = one()
+    for group in ({"layr": "a"}, {"model": None}, {"Lr": 0.1}):
+        (key,) = group
+        with pytest.raises(
+            ValueError, match=f"group 1 has the key '{key}', which nothing .* params, .*lr, .*schedulers"
+        ):
+            method.build([{"params": [p]}, {"params": [one()], **group}], 0.1)
+    with pytest.raises(ValueError, match="group 0 has the key 'parms'"):
+        method.build([{"parms": [p]}], 0.1)
+    with pytest.raises(ValueError, match="group 0 has no 'params'; it has lr"):
+        method.build([{"lr": 0.1}], 0.1)
+
+    optimizer = method.build([{"params": [("p", p)], "layer": "a", "name": "b", "lr": 0.2}], 0.1)
+    with pytest.raises(ValueError, match="group 1 has the key 'layr'"):
+        optimizer.add_param_group({"params": [("q", one())], "layr": "b"})
+    torch.optim.lr_scheduler.CyclicLR(optimizer, 0.1, 0.2, cycle_momentum=False)
+    optimizer.add_param_group({"params": [("q", one())], "initial_lr": 0.1})
+    optimizer.param_groups[0]["of_a_user"] = 1
+    groups = [{"params": [("p", p)]}, {"params": [("q", one())]}]
+    again = method.build(groups, 0.1)
+    again.load_state_dict(optimizer.state_dict())
+    assert again.param_groups[0]["of_a_user"] == 1
+    assert [group["initial_lr"] for group in again.param_groups] == [0.1, 0.1]
+    torch.optim.lr_scheduler.LambdaLR(again, lambda t: 0.5, last_epoch=3)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
@@ -132,15 +182,15 @@ def test_a_step_within_a_step(method):
 def test_learning_rates_that_leave_their_range():
     p = one()
     optimizer = helene.MeZO([p], lr=lambda t: 0.1 if t < 2 else float("nan"))
-    optimizer.step(lambda: 1.0)
+    optimizer.step(lambda: (p > 0).sum())
     with pytest.raises(ValueError, match="lr at step 2 must be a finite number, 0 or above, got nan"):
-        optimizer.step(lambda: 1.0)
+        optimizer.step(lambda: (p > 0).sum())
     optimizer = helene.MeZO([p], 0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 1 - 2 * t)
-    optimizer.step(lambda: 1.0)
+    optimizer.step(lambda: (p > 0).sum())
     scheduler.step()
     with pytest.raises(ValueError, match=r"lr at step 2 must be a finite number, 0 or above, got -0\.1"):
-        optimizer.step(lambda: 1.0)
+        optimizer.step(lambda: (p > 0).sum())
     assert torch.equal(p, torch.ones(3))
 
 
