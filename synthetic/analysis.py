@@ -75,6 +75,7 @@ class Control:
         measured: Fit on all cells.
         predicted: alpha and beta of the predicted counts, by name.
         largest_error: Largest |log(measured / predicted)| over the cells.
+        within: Cells whose median lies where 95 % should, of those for which theory says where that is.
         theory: Arguments used.
         passed: See the module.
     """
@@ -83,6 +84,7 @@ class Control:
     measured: Fit
     predicted: dict[str, float]
     largest_error: float
+    within: tuple[int, int]
     theory: tuple[str, ...]
     passed: bool
 
@@ -207,9 +209,15 @@ def _control(series: Series) -> Control | None:
     medians = series.measured().medians
     with np.errstate(divide="ignore"):
         errors = np.abs(np.log(medians / predicted.medians))
-    names = tuple(dict.fromkeys(c.theory for c in series.cells))
+    inside = [c.scatter[0] <= c.median <= c.scatter[1] for c in series.cells if c.scatter is not None]
     return Control(
-        CONTROLS[series.method], measured, dict(theory.law.exponents), float(errors.max()), names, bool(passed)
+        kind=CONTROLS[series.method],
+        measured=measured,
+        predicted=dict(theory.law.exponents),
+        largest_error=float(errors.max()),
+        within=(sum(inside), len(inside)),
+        theory=tuple(dict.fromkeys(c.theory for c in series.cells)),
+        passed=bool(passed),
     )
 
 

@@ -14,7 +14,7 @@ from synthetic.answers import STARTS
 from synthetic.design import CAP, RACE, Design
 from synthetic.explain import explain
 from synthetic.export import tuning_of
-from synthetic.results import FAMILIES, TITLES
+from synthetic.results import FAMILIES, TITLES, Measured
 from synthetic.sensitivity import sensitivities
 
 Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
@@ -27,7 +27,7 @@ _SHOWN = ("q", "floor_ratio", "lr", "radius")
 _THEORIES = {
     "exact chain": "exact in law: a Markov chain of one number per eigenvalue (and layer)",
     "mean field": "the density of a coordinate among many, with the finite-size factor of isotropic quadratics",
-    "direct draws": "x ← x − η z (zᵀHx) drawn by other code with other random numbers, for want of a smaller chain",
+    "direct draws": "x ← x − η z (zᵀ∇L) drawn by other code with other random numbers, for want of a smaller chain",
     "closed form": "at best the mean loss falls by 1 − 1/(d + 2) a step, d that of one layer with a direction each",
     "quadratic model": "second moments of the quadratic model at the minimizer",
 }
@@ -94,7 +94,8 @@ def controls_section(analysed: Sequence[Analysed]) -> Section:
         worst = f"{100 * math.expm1(c.largest_error):.0f}\N{NO-BREAK SPACE}%"
         passed = badge("passed" if c.passed else "broken_instrument")
         home = f"{a.series.family.replace('_', ' ')}, {a.series.start}".replace(" ", "\N{NO-BREAK SPACE}")
-        rows.append([home, f"{c.kind}", passed, *pair, worst, ", ".join(c.theory)])
+        inside = "–" if not c.within[1] else f"{c.within[0]} of {c.within[1]}".replace(" ", "\N{NO-BREAK SPACE}")
+        rows.append([home, f"{c.kind}", passed, *pair, worst, inside, ", ".join(c.theory)])
     headers = [
         "where",
         "control",
@@ -102,6 +103,7 @@ def controls_section(analysed: Sequence[Analysed]) -> Section:
         "alpha: predicted, measured",
         "beta: predicted, measured",
         "worst cell",
+        "cells in range",
         "theory",
     ]
     body: list[Markup | str] = [
@@ -110,7 +112,9 @@ def controls_section(analysed: Sequence[Analysed]) -> Section:
             "with one direction for all layers, is the negative control: its steps follow d. One direction per "
             "layer, each with its own projected gradient, is the positive one: its steps may follow max d_i (its "
             "loss evaluations cannot). Where a control is off by more than 0.05 plus half its interval, nothing is "
-            "concluded."
+            "concluded. A single cell scatters, for its step size is chosen on few seeds and judged on few others. "
+            "Where theory gives the whole law of the count, its range holds 95 % of the medians so found: the table "
+            "says how many cells lie in theirs."
         ),
         table(headers, rows),
     ]
@@ -299,7 +303,7 @@ def cells_section(analysed: Sequence[Analysed]) -> Section:
             seeds = ", ".join(number(s) if s != float("inf") else "∞" for s in sorted(c.steps))
             chosen = ", ".join(f"{name} {number(c.best[name])}" for name in _SHOWN if name in c.best)
             key = Markup("<code>{}</code>").format(c.key[:12])
-            rows.append([c.n, c.max_d, c.d, seeds, c.status, chosen, c.predicted, c.forwards_per_step, key])
+            rows.append([c.n, c.max_d, c.d, seeds, c.status, chosen, _told(c), c.forwards_per_step, key])
             anchors.append(f"cell-{c.key[:12]}")
         headers = [
             "n",
@@ -315,6 +319,13 @@ def cells_section(analysed: Sequence[Analysed]) -> Section:
         fold = details(f"{_home(a)}: {a.series.label} ({len(rows)} cells)", [table(headers, rows, anchors=anchors)])
         body.append(Markup('<div id="cells-{}">{}</div>').format(a.series.name, fold))
     return Section("All cells", body)
+
+
+def _told(c: Measured) -> str | float | None:
+    """The predicted count, with the range of 95 % of the medians where it is known."""
+    if c.predicted is None or c.scatter is None:
+        return c.predicted
+    return f"{number(c.predicted)} [{number(c.scatter[0])}, {number(c.scatter[1])}]"
 
 
 def _home(a: Analysed) -> str:
