@@ -122,14 +122,12 @@ def comparisons(analysed: Sequence[Analysed], method: str = "helene", title: str
         where = f"{_where(group, rows)}{_reach(group)}"
         if outcome == "win":
             why = _CAUSES.get(cause, f"no better than {cause}, so that is no merit of the curvature.")
-            says = (
-                f"Tuned {title} needs fewer steps than tuned MeZO on {where} ({_ratios(group)} of MeZO's steps): {why}"
-            )
+            says = f"Tuned {title} needs fewer steps than tuned MeZO on {where}, {_ratios(group)} of MeZO's: {why}"
         elif outcome == "loss":
-            says = f"Tuned {title} needs more steps than tuned MeZO on {where} ({_ratios(group)} times as many)"
+            says = f"Tuned {title} needs more steps than tuned MeZO on {where}, {_ratios(group)} times as many"
             says += f"{_alike(group, found)}."
         else:
-            says = f"Tuned {title} and tuned MeZO cannot be told apart on {where} (ratio {_ratios(group)})."
+            says = f"Tuned {title} and tuned MeZO cannot be told apart on {where}, ratio {_ratios(group)}."
         out.append(Conclusion(says, tuple(group)))
     return out
 

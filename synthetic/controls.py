@@ -30,7 +30,7 @@ from synthetic.scale import scale_of
 from synthetic.starts import starts
 
 _START_SEEDS = 16
-_DRAWN_TO = 64  # above, draws would cost more than all else
+_DRAWN_TO = 192  # above, draws would cost more than all else
 _Kind = tuple[tuple[tuple[float, float, float], int], ...]
 
 
@@ -60,7 +60,10 @@ def predict_cell(config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(problem, Separable):
         return _told("quadratic model", second_moment_steps(problem, x0.numpy(), per_layer, target))
     if problem.layers.d <= _DRAWN_TO:
-        return _told("direct draws", _drawn(problem, kind, x0[0], per_layer, target), problem.layers.d)
+        scale = scale_of(problem, x0[0], target)
+        anchor = scale.layer_trace if per_layer else scale.trace
+        counts = _drawn(kind, _kinds(problem, x0[0], per_layer), round(anchor, 9), per_layer, target)
+        return _told("direct draws", counts, problem.layers.d)
     steps = _mean_field(problem, kind, x0[0], per_layer, target)
     if len(groups) == 1:
         steps *= _median_over_mean(*groups[0], per_layer, target)
@@ -80,10 +83,15 @@ def _runs(d: int) -> int:
     return int(np.clip(6800 // d, 24, 2000))
 
 
+def _kinds(problem: Separable, x0: torch.Tensor, per_layer: bool) -> tuple[_Kind, ...]:
+    """What is alike among the coordinates that share a direction, one entry per direction."""
+    parts = problem.layers.slices() if per_layer else [slice(0, problem.layers.d)]
+    return tuple(_kind(problem, x0, part) for part in parts)
+
+
 def _chain(problem: Separable, x0: torch.Tensor, per_layer: bool, target: float) -> predict.Array:
     """Counts of the chain, coordinates that share a direction, an eigenvalue and a distance being one block."""
-    parts = problem.layers.slices() if per_layer else [slice(0, problem.layers.d)]
-    return _chain_counts(tuple(_kind(problem, x0, part) for part in parts), per_layer, target)
+    return _chain_counts(_kinds(problem, x0, per_layer), per_layer, target)
 
 
 @cache
@@ -105,18 +113,23 @@ def _median_over_mean(n: int, w: int, per_layer: bool, target: float) -> float:
     return median / second_moment_steps(problem, x0.numpy(), per_layer, target)
 
 
-def _drawn(problem: Separable, profile: str, x0: torch.Tensor, per_layer: bool, target: float) -> predict.Array:
+@cache
+def _drawn(profile: str, directions: tuple[_Kind, ...], anchor: float, per_layer: bool, target: float) -> predict.Array:
     """Counts of draws in the eigenbasis, signs of the start at random."""
-    weights, scales = problem.weights.numpy(), problem.scales.numpy()
-    phi, d = PROFILES[profile], problem.layers.d
+    alike = [(*kind, count) for kinds in directions for kind, count in kinds]
+    curvature, scales, distances = (
+        np.repeat(column, [count for *_, count in alike]) for column in list(zip(*alike, strict=True))[:3]
+    )
+    ends = np.cumsum([sum(count for _, count in kinds) for kinds in directions])
+    layers = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    phi, d = PROFILES[profile], int(ends[-1])
     signs = np.random.default_rng([0, d, per_layer]).choice([-1.0, 1.0], (_runs(d), d))
-    scale = scale_of(problem, x0, target)
     return predict.drawn_counts(
-        lambda u: weights * phi.slope(u / scales),
-        lambda u: (weights * scales * phi.value(u / scales)).sum(-1),
-        signs * problem.features(x0).abs().numpy(),
-        problem.layers.slices() if per_layer else None,
-        scale.layer_trace if per_layer else scale.trace,
+        lambda u: curvature * scales * phi.slope(u / scales),
+        lambda u: (curvature * scales**2 * phi.value(u / scales)).sum(-1),
+        signs * distances,
+        layers if per_layer else None,
+        anchor,
         target,
     )
 
