@@ -151,6 +151,7 @@ def _control(a: Analysed) -> dict[str, Any]:
         "predicted_beta": control.predicted.get("d"),
         "largest_error": control.largest_error,
         "cells_in_range": list(control.within),
+        "cells_left_out": control.left_out,
         "theory": list(control.theory),
     }
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from helene.lab.pages import Section, badge, number, paragraph, subtitle, table
-from synthetic.analysis import Analysed, Fit
+from synthetic.analysis import Analysed, Control, Fit
 from synthetic.design import RACE
 from synthetic.export import tuning_of
 from synthetic.results import FAMILIES
@@ -35,7 +35,7 @@ def controls_section(analysed: Sequence[Analysed]) -> Section:
         passed = badge("passed" if c.passed else "broken_instrument")
         home = f"{a.series.family.replace('_', ' ')}, {a.series.start}".replace(" ", "\N{NO-BREAK SPACE}")
         inside = "–" if not c.within[1] else f"{c.within[0]} of {c.within[1]}".replace(" ", "\N{NO-BREAK SPACE}")
-        rows.append([home, f"{c.kind}", passed, *pair, worst, inside, ", ".join(c.theory)])
+        rows.append([home, f"{c.kind}", passed, *pair, worst, inside, _theories(c)])
     headers = [
         "where",
         "control",
@@ -54,13 +54,19 @@ def controls_section(analysed: Sequence[Analysed]) -> Section:
             "loss evaluations cannot). Where a control is off by more than 0.05 plus half its interval, nothing is "
             "concluded. A single cell scatters, for its step size is chosen on few seeds and judged on few others. "
             "Where theory gives the whole law of the count, its range holds 95 % of the medians so found: the table "
-            "says how many cells lie in theirs."
+            "says how many cells lie in theirs. Where by theory itself the median may be a miss or beyond 1.5 times the "
+            "best, so that the range has no end, a cell determines no exponent and is left out."
         ),
         table(headers, rows),
     ]
     used = dict.fromkeys(name for a in analysed if a.control for name in a.control.theory)
     body += [paragraph(f"{name.capitalize()}: {_THEORIES.get(name, name)}.") for name in used]
     return Section("Controls", body)
+
+
+def _theories(control: Control) -> str:
+    left_out = f" ({control.left_out} cells left out)" if control.left_out else ""
+    return ", ".join(control.theory) + left_out
 
 
 def _against(fit: Fit, name: str, predicted: float | None) -> str | None:

@@ -188,6 +188,22 @@ def test_cells_are_counted_that_lie_where_theory_says():
     )
 
 
+def test_cells_that_may_miss_by_theory_itself_are_left_out_of_the_controls():
+    """One cell that misses breaks a control where theory excludes it, and does not where theory says that it may."""
+    records = made_up(QUICK, CONTROL_LAWS)
+    for record in records:
+        layers, test = record.config["problem"]["layers"], record.result.get("test")
+        if layers == [[16, 8]] and record.config.get("method") == "per_layer":
+            test.update(steps=[float("inf")] * len(test["steps"]), status="d" * len(test["steps"]))
+    broken = next(a.control for a in analyse(collect(QUICK, records)) if a.series.method == "per_layer")
+    assert (broken.passed, broken.left_out) == (False, 0)
+    for record in records:
+        if record.config["problem"]["layers"] == [[16, 8]] and record.config.get("control") == "per_layer":
+            record.result["range"][1] = float("inf")
+    sound = next(a.control for a in analyse(collect(QUICK, records)) if a.series.method == "per_layer")
+    assert (sound.passed, sound.left_out) == (True, 1)
+
+
 def test_censored_cells_enter_as_at_least_their_cap():
     """Cells that miss pull the exponent towards the truth, not towards the cap, and are counted."""
     records = made_up(QUICK, {**CONTROL_LAWS, "helene": follows_d})
@@ -250,7 +266,7 @@ SCHEMA = {
     }],
     "controls": [{"kind": str, "series": str, "passed": bool, "measured": FIT, "predicted_alpha": (float, None),
                   "predicted_beta": (float, None), "largest_error": float, "cells_in_range": [int],
-                  "theory": [str]}],
+                  "cells_left_out": int, "theory": [str]}],
     "explanations": [{"series": str, "steps_against_mezo": list, "outcome": str, "cause": str, "controls": dict}],
 }  # fmt: skip
 
