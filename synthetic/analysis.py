@@ -6,7 +6,9 @@ on the cells with d >= 64 where there are at least eight, else on all.
 
 *Controls.* Theory predicts alpha and beta of both controls on the very cells that were measured. A control passes if
 both differ from the prediction by at most 0.05 plus half the 95 % interval; if one of them fails, the instrument is
-broken and nothing else is concluded from that family and start.
+broken and nothing else is concluded from that family and start. Cells whose median by theory itself may be a
+miss or beyond 1.5 times the best (their range of 95 % has no end) determine no exponent: they are left out of both
+sides, whatever was measured there.
 
 *Verdicts.* beta is read on a scale on which the positive control's predicted beta is 0 and the negative one's is 1. An
 interval below 1/4 means that steps follow max_i d_i (nothing, if alpha too is below 1/4), one above 3/4 that they
@@ -72,9 +74,11 @@ class Control:
 
     Attributes:
         kind: "positive" or "negative".
-        measured: Fit on all cells.
+        measured: Fit on all cells but those left out.
         predicted: alpha and beta of the predicted counts, by name.
         largest_error: Largest |log(measured / predicted)| over the cells.
+        within: Cells whose median lies where 95 % should, of those for which theory says where that is.
+        left_out: Cells that determine no exponent; see the module.
         theory: Arguments used.
         passed: See the module.
     """
@@ -83,6 +87,8 @@ class Control:
     measured: Fit
     predicted: dict[str, float]
     largest_error: float
+    within: tuple[int, int]
+    left_out: int
     theory: tuple[str, ...]
     passed: bool
 
@@ -196,8 +202,9 @@ def _control(series: Series) -> Control | None:
     predicted = series.predicted()
     if predicted is None:
         return None
-    measured = _fit("all", series.measured())
-    theory = _fit("all", predicted, num_bootstrap=_NO_SCATTER)
+    sure = np.array([c.scatter is None or math.isfinite(c.scatter[1]) for c in series.cells])
+    measured = _fit("all", series.measured(), sure)
+    theory = _fit("all", predicted, sure, num_bootstrap=_NO_SCATTER)
     if measured.law is None or theory.law is None:
         return None
     passed = True
@@ -207,9 +214,16 @@ def _control(series: Series) -> Control | None:
     medians = series.measured().medians
     with np.errstate(divide="ignore"):
         errors = np.abs(np.log(medians / predicted.medians))
-    names = tuple(dict.fromkeys(c.theory for c in series.cells))
+    inside = [c.scatter[0] <= c.median <= c.scatter[1] for c in series.cells if c.scatter is not None]
     return Control(
-        CONTROLS[series.method], measured, dict(theory.law.exponents), float(errors.max()), names, bool(passed)
+        kind=CONTROLS[series.method],
+        measured=measured,
+        predicted=dict(theory.law.exponents),
+        largest_error=float(errors.max()),
+        within=(sum(inside), len(inside)),
+        left_out=int((~sure).sum()),
+        theory=tuple(dict.fromkeys(c.theory for c in series.cells)),
+        passed=bool(passed),
     )
 
 

@@ -1,9 +1,10 @@
 r"""Predicted counts of the two controls, cell by cell, on the very grid that is measured.
 
-Theories, the sharpest that the family allows. On quadratics with equal layers and few eigenvalues the exact chain
-of `synthetic.predict`; on other separable losses the mean field of `synthetic.density`, with the factor by which the
-chain's median differs from its mean on isotropic layers of the same number and width; for all else the second moments
-M = E[x xᵀ] of the quadratic model at the minimizer, which obey a linear recursion:
+Theories, the sharpest that the family allows. On quadratics whose layers do not interact the exact chain of
+`synthetic.predict`; on other separable losses draws of the recursion itself where d is small, else the mean field of
+`synthetic.density`, with the factor by which the chain's median differs from its mean on isotropic layers of the same
+number and width; on quadratics whose layers interact such draws too; on real data the second moments M = E[x xᵀ] of
+the quadratic model at the minimizer, which obey a linear recursion:
 
     M ← M − η (H M + M H) + η² (2 H M H + tr(H M H) I)          with one direction for all layers,
 
@@ -21,15 +22,16 @@ import numpy as np
 import torch
 
 from synthetic import predict
-from synthetic.density import Group, mean_field_steps
+from synthetic.density import PROFILES, Group, mean_field_steps
 from synthetic.design import seeds
 from synthetic.problems import Problem, build
-from synthetic.problems.profiles import PROFILES
 from synthetic.problems.separable import Separable
 from synthetic.scale import scale_of
 from synthetic.starts import starts
 
 _START_SEEDS = 16
+_DRAWN_TO = 192  # above, draws would cost more than all else
+_Kind = tuple[tuple[tuple[float, float, float], int], ...]
 
 
 def predict_cell(config: dict[str, Any]) -> dict[str, Any]:
@@ -39,60 +41,113 @@ def predict_cell(config: dict[str, Any]) -> dict[str, Any]:
         config: ``control`` ("mezo" or "per_layer"), ``problem``, ``start``, ``target``.
 
     Returns:
-        ``status`` ("reached"), ``steps`` (the predicted median) and ``theory`` (its name).
+        ``status`` ("reached"), ``steps`` (the predicted median), ``theory`` (its name) and ``range``: where 95 % of the
+        medians fall that are found with the seeds of a cell, None where the theory is of means.
     """
     spec, per_layer, target = config["problem"], config["control"] == "per_layer", config["target"]
-    groups, levels = spec["layers"], spec.get("spectrum", {}).get("levels")
-    if spec["kind"] == "gram":  # isotropic: the mean falls by 1 − 1 / (d + 2) a step, at q = 1
+    groups, kind = spec["layers"], spec["kind"]
+    if kind == "gram":  # isotropic: the mean falls by 1 − 1 / (d + 2) a step, at q = 1
         size = groups[0][1] if per_layer else groups[0][0] * groups[0][1]
-        steps = math.log(target) / math.log1p(-1.0 / (size + 2.0))
-        return {"status": "reached", "steps": steps, "theory": "closed form"}
-    if spec["kind"] == "quadratic" and len(groups) == 1 and levels and groups[0][1] % len(levels) == 0:
-        steps = _chain_median(*groups[0], tuple(levels), per_layer, target)
-        return {"status": "reached", "steps": steps, "theory": "exact chain"}
+        return _told("closed form", math.log(target) / math.log1p(-1.0 / (size + 2.0)))
     problem = build(spec)
     x0 = starts(problem, config["start"]["kind"], config["start"]["size"], range(_START_SEEDS))
-    if spec["kind"] in PROFILES and spec["kind"] != "quadratic":
+    if kind == "quadratic":
         assert isinstance(problem, Separable)
-        steps = _mean_field(problem, spec["kind"], x0[0], per_layer, target)
-        if len(groups) == 1:
-            steps *= _median_over_mean(*groups[0], per_layer, target)
-        return {"status": "reached", "steps": steps, "theory": "mean field"}
-    if spec["kind"] == "quadratic" and per_layer and levels and len(levels) == 1:
-        # Isotropic layers that differ: the mean is not the median, for flat layers want steps that steep ones survive
-        # only in the median.
-        assert isinstance(problem, Separable)
-        parts = problem.layers.slices()
-        squares = torch.stack([x0[0][part].square().sum() for part in parts])[:, None].numpy()
-        lam = torch.stack([problem.eigenvalues[part.start] for part in parts])[:, None].numpy()
-        sizes = np.array([[part.stop - part.start] for part in parts], float)
-        counts = predict.chain_counts(lam, sizes, squares, True, target, 48)
-        return {"status": "reached", "steps": float(np.median(counts)), "theory": "exact chain"}
-    if spec["kind"] == "coupled":  # its runs scatter widely, so that the mean says little of the median
-        # The starts are those that are measured from, for they matter more than the directions; twice each.
-        start, chosen = config["start"], seeds(problem.layers.d)["test"] * 2
-        runs = starts(problem, start["kind"], start["size"], chosen).numpy()
+        return _told("exact chain", _chain(problem, x0[0], per_layer, target), problem.layers.d)
+    if kind == "coupled":  # its runs scatter widely, so that the mean says little of the median
+        counts = _drawn_coupled(problem, config["start"], x0[0], per_layer, target)
+        return _told("direct draws", counts, problem.layers.d)
+    if not isinstance(problem, Separable):
+        return _told("quadratic model", second_moment_steps(problem, x0.numpy(), per_layer, target))
+    if problem.layers.d <= _DRAWN_TO:
         scale = scale_of(problem, x0[0], target)
         anchor = scale.layer_trace if per_layer else scale.trace
-        parts = problem.layers.slices()
-        hessian = problem.hessian(torch.zeros(problem.layers.d, dtype=torch.float64)).numpy()
-        counts = predict.matrix_counts(hessian, runs, parts, per_layer, anchor, target)
-        return {"status": "reached", "steps": float(np.median(counts)), "theory": "direct draws"}
-    steps = second_moment_steps(problem, x0.numpy(), per_layer, target)
-    return {"status": "reached", "steps": steps, "theory": "quadratic model"}
+        counts = _drawn(kind, _kinds(problem, x0[0], per_layer), round(anchor, 9), per_layer, target)
+        return _told("direct draws", counts, problem.layers.d)
+    steps = _mean_field(problem, kind, x0[0], per_layer, target)
+    if len(groups) == 1:
+        steps *= _median_over_mean(*groups[0], per_layer, target)
+    return _told("mean field", steps)
+
+
+def _told(theory: str, found: float | predict.Array, d: int = 0) -> dict[str, Any]:
+    """The result, from a count or from many runs at many step sizes."""
+    if isinstance(found, float):
+        return {"status": "reached", "steps": found, "theory": theory, "range": None}
+    band = predict.scatter(found, *(len(which) for which in seeds(d).values()))
+    return {"status": "reached", "steps": predict.tuned(found), "theory": theory, "range": list(band)}
+
+
+def _runs(d: int) -> int:
+    """So many that the standard error of the median, 0.66 · 1.25 / √(d · runs), is about 1 %."""
+    return int(np.clip(6800 // d, 24, 2000))
+
+
+def _kinds(problem: Separable, x0: torch.Tensor, per_layer: bool) -> tuple[_Kind, ...]:
+    """What is alike among the coordinates that share a direction, one entry per direction."""
+    parts = problem.layers.slices() if per_layer else [slice(0, problem.layers.d)]
+    return tuple(_kind(problem, x0, part) for part in parts)
+
+
+def _chain(problem: Separable, x0: torch.Tensor, per_layer: bool, target: float) -> predict.Array:
+    """Counts of the chain, coordinates that share a direction, an eigenvalue and a distance being one block."""
+    return _chain_counts(_kinds(problem, x0, per_layer), per_layer, target)
 
 
 @cache
-def _chain_median(n: int, w: int, levels: tuple[float, ...], per_layer: bool, target: float) -> float:
-    runs = int(np.clip(6800 // (n * w), 24, 2000))  # the median's standard error is then about 1 %
-    return float(np.median(predict.quadratic_counts(n, w, levels, per_layer, target, runs)))
+def _chain_counts(layers: tuple[_Kind, ...], per_layer: bool, target: float) -> predict.Array:
+    blocks = max(len(layer) for layer in layers)
+    lam, sizes, squares = np.zeros((3, len(layers), blocks))  # blocks that a layer lacks are empty
+    for i, layer in enumerate(layers):
+        for j, ((eigenvalue, _, distance), count) in enumerate(layer):
+            lam[i, j], sizes[i, j], squares[i, j] = eigenvalue, count, count * distance**2
+    return predict.chain_counts(lam, sizes, squares, per_layer, target, _runs(int(sizes.sum())))
 
 
 @cache
 def _median_over_mean(n: int, w: int, per_layer: bool, target: float) -> float:
     problem = build({"kind": "quadratic", "layers": [[n, w]]})
-    x0 = starts(problem, "coordinate", 1.0, [0]).numpy()
-    return _chain_median(n, w, (1.0,), per_layer, target) / second_moment_steps(problem, x0, per_layer, target)
+    assert isinstance(problem, Separable)
+    x0 = starts(problem, "coordinate", 1.0, [0])
+    median = predict.tuned(_chain(problem, x0[0], per_layer, target))
+    return median / second_moment_steps(problem, x0.numpy(), per_layer, target)
+
+
+@cache
+def _drawn(profile: str, directions: tuple[_Kind, ...], anchor: float, per_layer: bool, target: float) -> predict.Array:
+    """Counts of draws in the eigenbasis, signs of the start at random."""
+    alike = [(*kind, count) for kinds in directions for kind, count in kinds]
+    curvature, scales, distances = (
+        np.repeat(column, [count for *_, count in alike]) for column in list(zip(*alike, strict=True))[:3]
+    )
+    ends = np.cumsum([sum(count for _, count in kinds) for kinds in directions])
+    layers = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    phi, d = PROFILES[profile], int(ends[-1])
+    signs = np.random.default_rng([0, d, per_layer]).choice([-1.0, 1.0], (_runs(d), d))
+    return predict.drawn_counts(
+        lambda u: curvature * scales * phi.slope(u / scales),
+        lambda u: (curvature * scales**2 * phi.value(u / scales)).sum(-1),
+        signs * distances,
+        layers if per_layer else None,
+        anchor,
+        target,
+    )
+
+
+def _drawn_coupled(
+    problem: Problem, start: dict[str, Any], x0: torch.Tensor, per_layer: bool, target: float
+) -> predict.Array:
+    """Counts of draws from the starts that are measured from, for they matter more than the directions; twice each."""
+    scale = scale_of(problem, x0, target)
+    hessian = problem.hessian(torch.zeros(problem.layers.d, dtype=torch.float64)).numpy()
+    return predict.drawn_counts(
+        lambda x: x @ hessian,
+        lambda x: (x @ hessian * x).sum(-1),
+        starts(problem, start["kind"], start["size"], seeds(problem.layers.d)["test"] * 2).numpy(),
+        problem.layers.slices() if per_layer else None,
+        scale.layer_trace if per_layer else scale.trace,
+        target,
+    )
 
 
 def _mean_field(problem: Separable, profile: str, x0: torch.Tensor, per_layer: bool, target: float) -> float:
@@ -111,7 +166,7 @@ def _mean_field(problem: Separable, profile: str, x0: torch.Tensor, per_layer: b
     return best
 
 
-def _kind(problem: Separable, x0: torch.Tensor, part: slice) -> tuple[tuple[tuple[float, float, float], int], ...]:
+def _kind(problem: Separable, x0: torch.Tensor, part: slice) -> _Kind:
     """What tells one layer from another: its coordinates' eigenvalues, scales and distances, and how many have them."""
     distances = problem.features(x0)[part].abs()
     rows = zip(problem.eigenvalues[part].tolist(), problem.scales[part].tolist(), distances.tolist(), strict=True)

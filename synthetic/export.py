@@ -125,6 +125,7 @@ def _cell(c: Measured) -> dict[str, Any]:
         "edge": c.edge,
         "predicted": c.predicted,
         "theory": c.theory,
+        "predicted_range": None if c.scatter is None else list(c.scatter),
     }
 
 
@@ -149,6 +150,8 @@ def _control(a: Analysed) -> dict[str, Any]:
         "predicted_alpha": control.predicted.get("max_d"),
         "predicted_beta": control.predicted.get("d"),
         "largest_error": control.largest_error,
+        "cells_in_range": list(control.within),
+        "cells_left_out": control.left_out,
         "theory": list(control.theory),
     }
 

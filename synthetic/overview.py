@@ -30,7 +30,7 @@ def glance_section(analysed: Sequence[Analysed]) -> Section:
                 link,
                 None if helene is None else badge(helene.verdict),
                 *(None if helene is None else exponent(helene.main, name) for name in ("d", "max_d")),
-                f"{_value(here.get('mezo'), 'd')}, {_value(here.get('per_layer'), 'max_d')}",
+                f"{_value(here.get('mezo'), 'd')},\N{NO-BREAK SPACE}{_value(here.get('per_layer'), 'max_d')}",
                 ratio,
             ]
         )

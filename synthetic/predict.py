@@ -8,48 +8,13 @@ layer: exact in law at a cost that does not depend on m.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 STEP_SIZES = tuple(2.0 ** (k / 6.0) for k in range(-3, 10))
-
-
-def quadratic_counts(
-    layers: int,
-    width: int,
-    levels: Sequence[float],
-    per_layer: bool,
-    target: float,
-    num_seeds: int,
-    seed: int = 0,
-    step_sizes: Sequence[float] = STEP_SIZES,
-    race: float = 1.5,
-) -> Array:
-    r"""Steps to the target of the tuned control on n equal layers, each with ``levels`` shared evenly.
-
-    Args:
-        layers: n.
-        width: w, a multiple of the number of levels.
-        levels: Distinct eigenvalues of a layer.
-        per_layer: One direction per layer instead of one for all.
-        target: Relative gap.
-        num_seeds: Independent runs.
-        seed: Of this module's own generator.
-        step_sizes: q, the step size times tr H + 2 λ_max (of a layer, with one direction per layer).
-        race: All runs end at this multiple of the best median.
-
-    Returns:
-        Counts at the step size with the least median, shape (num_seeds,), inf beyond the race.
-    """
-    lam = np.asarray(levels, float)
-    count = width / lam.size
-    groups, size = (layers, count) if per_layer else (1, layers * count)
-    blocks = np.tile(lam, (groups, 1))
-    sizes = np.full_like(blocks, size)
-    return chain_counts(blocks, sizes, sizes, per_layer, target, num_seeds, seed, step_sizes, race)
 
 
 def chain_counts(
@@ -63,7 +28,7 @@ def chain_counts(
     step_sizes: Sequence[float] = STEP_SIZES,
     race: float = 1.5,
 ) -> Array:
-    r"""The chain for any blocks, shape (layers, blocks in a layer).
+    r"""Steps to the target on a quadratic whose coordinates fall into blocks, shape (layers, blocks in a layer).
 
     Args:
         eigenvalues: λ of each block.
@@ -73,11 +38,11 @@ def chain_counts(
         target: Relative gap.
         num_seeds: Independent runs.
         seed: Of this module's own generator.
-        step_sizes: As in `quadratic_counts`.
-        race: As there.
+        step_sizes: q, the step size times tr H + 2 λ_max (of a layer, with one direction per layer).
+        race: All runs end at this multiple of the best median.
 
     Returns:
-        As `quadratic_counts`.
+        Counts, shape (num_seeds, step sizes), inf beyond the race; the step sizes of a run share their directions.
     """
     lam = eigenvalues
     layer_anchors = (lam * sizes).sum(1) + 2.0 * lam.max(1)
@@ -100,54 +65,69 @@ def chain_counts(
         if hit.any():
             counts[hit] = t
             end = min(end, np.ceil(race * np.median(counts, axis=0).min()))
-    return counts[:, np.median(counts, axis=0).argmin()]
+    return counts
 
 
-def matrix_counts(
-    hessian: Array,
+def drawn_counts(
+    slope: Callable[[Array], Array],
+    gap: Callable[[Array], Array],
     x0: Array,
-    layers: Sequence[slice],
-    per_layer: bool,
+    layers: Sequence[slice] | None,
     anchor: float,
     target: float,
     seed: int = 0,
     step_sizes: Sequence[float] = STEP_SIZES,
     race: float = 1.5,
 ) -> Array:
-    r"""Counts on a quadratic whose layers interact: x ← x − η z (zᵀHx) drawn directly, for want of a smaller chain.
+    r"""Counts where there is no smaller chain: x ← x − η z (zᵀ∇L) drawn directly.
 
     Args:
-        hessian: H, shape (d, d).
+        slope: ∇L, on (..., d).
+        gap: L above its minimum, on (..., d), up to a factor.
         x0: One start per run, shape (runs, d).
-        layers: Where each layer lies.
-        per_layer: One direction per layer instead of one for all.
+        layers: Where each layer lies, with one direction per layer; None with one for all.
         anchor: The step size is q over this.
         target: Relative gap.
         seed: Of this module's own generator.
         step_sizes: q.
-        race: As in `quadratic_counts`.
+        race: As in `chain_counts`.
 
     Returns:
-        As `quadratic_counts`.
+        As `chain_counts`, shape (runs, step sizes).
     """
-    rng = np.random.default_rng([seed, *x0.shape, per_layer])
+    rng = np.random.default_rng([seed, *x0.shape, layers is not None])
     eta = (np.asarray(step_sizes) / anchor)[:, None]
     x = np.repeat(x0[:, None, :], len(step_sizes), axis=1)
-    goal = target * np.einsum("ri,ij,rj->r", x0, hessian, x0)[:, None]
+    goal = target * gap(x0)[:, None]
     counts = np.full(x.shape[:2], np.inf)
-    starts, sizes = [part.start for part in layers], [part.stop - part.start for part in layers]
+    starts = None if layers is None else [part.start for part in layers]
+    sizes = None if layers is None else [part.stop - part.start for part in layers]
     t, end = 0, np.inf
     while t < end and np.isinf(counts).any():
         z = rng.standard_normal((len(x0), 1, x0.shape[1]))
-        slope = x @ hessian * z
-        if per_layer:
-            c = np.repeat(np.add.reduceat(slope, starts, axis=-1), sizes, axis=-1)
+        along = slope(x) * z
+        if starts is None or sizes is None:
+            c = along.sum(-1, keepdims=True)
         else:
-            c = slope.sum(-1, keepdims=True)
+            c = np.repeat(np.add.reduceat(along, starts, axis=-1), sizes, axis=-1)
         x = np.clip(x - eta * c * z, -1e30, 1e30)
         t += 1
-        hit = ((x @ hessian * x).sum(-1) <= goal) & np.isinf(counts)
+        hit = (gap(x) <= goal) & np.isinf(counts)
         if hit.any():
             counts[hit] = t
             end = min(end, np.ceil(race * np.median(counts, axis=0).min()))
-    return counts[:, np.median(counts, axis=0).argmin()]
+    return counts
+
+
+def tuned(counts: Array) -> float:
+    """Median at the step size with the least median."""
+    return float(np.median(counts, axis=0).min())
+
+
+def scatter(counts: Array, num_tuning: int, num_test: int, repeats: int = 1000) -> tuple[float, float]:
+    """Where 95 % of the medians fall that a step size chosen on few runs has on few others, by resampling runs."""
+    rng = np.random.default_rng([num_tuning, num_test, *counts.shape])
+    chosen = np.median(counts[rng.integers(len(counts), size=(repeats, num_tuning))], axis=1).argmin(1)
+    judged = counts[rng.integers(len(counts), size=(repeats, num_test)), chosen[:, None]]
+    low, high = np.quantile(np.median(judged, axis=1), [0.025, 0.975], method="inverted_cdf")
+    return float(low), float(high)

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from helene.lab.pages import Section, figure, paragraph, render_page, write_index, write_summary, write_text
 from helene.lab.records import Record
-from synthetic import sections
+from synthetic import guards, sections
 from synthetic.analysis import Analysed, analyse
 from synthetic.answers import Conclusion, answer, conclusions
 from synthetic.design import FIRST_ORDER, Design
@@ -127,10 +127,10 @@ def _sections(
         *([explained] if explained else []),
         related_section(folder),
         *sections.family_sections(analysed, shown),
-        sections.controls_section(analysed),
-        sections.guards_section(analysed),
-        sections.tuning_section(analysed),
-        sections.sensitivity_section(analysed),
+        guards.controls_section(analysed),
+        guards.guards_section(analysed),
+        guards.tuning_section(analysed),
+        guards.sensitivity_section(analysed),
         sections.design_section(design, analysed),
         sections.cells_section(analysed),
     ]

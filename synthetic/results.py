@@ -74,6 +74,7 @@ class Measured:
         forwards_per_step: None where no such count is fair.
         predicted: Steps that theory predicts, for the controls.
         theory: By which argument.
+        scatter: Where 95 % of the medians fall that are found with so many seeds; None where theory says nothing of it.
     """
 
     key: str
@@ -93,6 +94,12 @@ class Measured:
     forwards_per_step: float | None
     predicted: float | None = None
     theory: str = ""
+    scatter: tuple[float, float] | None = None
+
+    @property
+    def median(self) -> float:
+        """Of the test seeds."""
+        return statistics.median(self.steps)
 
     @property
     def tuning_medians(self) -> list[float]:
@@ -203,7 +210,7 @@ def _series(key: tuple[str, str, str, str], members: list[tuple[Cell, str]], fou
 def _measured(record: Record, theory: Record | None) -> Measured:
     result, problem = record.result, record.result["problem"]
     tuning = result.get("tuning", {"steps": [], "status": []})
-    known = theory is not None and not theory.failed
+    told = {} if theory is None or theory.failed else theory.result
     return Measured(
         key=record.key,
         n=problem["n"],
@@ -220,8 +227,9 @@ def _measured(record: Record, theory: Record | None) -> Measured:
         tuning=tuple(tuple(row) for row in tuning["steps"]),
         tuning_letters=tuple(tuning["status"]),
         forwards_per_step=result["forwards_per_step"],
-        predicted=theory.result["steps"] if theory is not None and known else None,
-        theory=theory.result["theory"] if theory is not None and known else "",
+        predicted=told.get("steps"),
+        theory=told.get("theory", ""),
+        scatter=tuple(told["range"]) if told.get("range") else None,
     )
 
 

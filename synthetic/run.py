@@ -14,9 +14,10 @@ from synthetic.design import STATUS_OF, trials
 from synthetic.gram import run_gram
 from synthetic.methods import METHODS
 from synthetic.methods.base import Trial
+from synthetic.outcome import OUT_OF_BUDGET, REACHED, Outcome
 from synthetic.problems import Problem, build
 from synthetic.scale import predicted_steps, scale_of
-from synthetic.simulator import OUT_OF_BUDGET, REACHED, Outcome, simulate
+from synthetic.simulator import simulate
 from synthetic.starts import starts
 
 _LETTER = {status: letter for letter, status in STATUS_OF.items()}

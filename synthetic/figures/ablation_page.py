@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,11 @@ def _faster(ratio: tuple[float, float, float]) -> bool | None:
 
 def _times(ratio: tuple[float, float, float], other: str) -> str:
     if ratio[0] != ratio[0]:
-        return f"both miss the target, as {other} does"
+        return f"misses the target, as {other} does"
+    if ratio[0] == 0:
+        return f"misses the target, {other} does not"
+    if ratio[0] == math.inf:
+        return f"reaches the target, {other} does not"
     return f"{number(ratio[0])} times as fast as {other} {interval(*ratio[1:])}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,8 +22,8 @@ def add_figure_commands(subparsers: Any) -> None:
         "figure",
         help="remake a figure of the paper: toy, ablation, floor, triggers",
         description="Remake a figure of the paper with our own settings (it gives none) and say in one sentence what "
-        "it shows against what the paper says. Each takes about a minute of one core, triggers two and a half; "
-        "writes OUT/scaling/figures.",
+        "it shows against what the paper says. Each takes about half a minute of one core, triggers two and a "
+        "half minutes; writes OUT/scaling/figures/NAME.html.",
     )
     one.add_argument("name", choices=FIGURES)
     two = subparsers.add_parser(
@@ -33,7 +34,9 @@ def add_figure_commands(subparsers: Any) -> None:
     )
     for parser, func in ((one, figure), (two, agnb)):
         parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports")
-        parser.add_argument("--jobs", type=int, default=1, help="worker processes (default: 1)")
+        parser.add_argument(
+            "--jobs", type=int, default=os.cpu_count() or 1, help="worker processes (default: all cores)"
+        )
         parser.set_defaults(func=func)
 
 
@@ -42,7 +45,14 @@ def figure(arguments: argparse.Namespace) -> int:
     module = importlib.import_module(f"synthetic.figures.{arguments.name}")
     words = ["helene", "scaling", "figure", arguments.name]
     return measure(
-        f"figure-{arguments.name}", module.configs(), module.run, module.cost, arguments, words, _figure_page
+        f"figure-{arguments.name}",
+        module.configs(),
+        module.run,
+        module.cost,
+        arguments,
+        words,
+        _figure_page,
+        f"figures/{arguments.name}.html",
     )
 
 
@@ -63,7 +73,7 @@ def agnb(arguments: argparse.Namespace) -> int:
 
         return write_page(out, records, command, provenance)
 
-    return measure("agnb", configs(), run, cost, arguments, ["helene", "scaling", "agnb"], write)
+    return measure("agnb", configs(), run, cost, arguments, ["helene", "scaling", "agnb"], write, "agnb.html")
 
 
 def measure(
@@ -74,25 +84,33 @@ def measure(
     arguments: argparse.Namespace,
     words: Sequence[str],
     write: Write,
+    page: str,
 ) -> int:
-    """Run the missing cells of an experiment, write its page, print its sentence.
+    """Run the missing cells of an experiment, write its page, print its sentence and where the page is.
 
     Raises:
         ValueError: If jobs is below 1.
     """
     from helene.lab.progress import readable_seconds
     from helene.lab.provenance import provenance, public_command
+    from helene.lab.records import config_key
     from helene.lab.store import Store
     from helene.lab.sweep import sweep
 
     if arguments.jobs < 1:
-        raise ValueError(f"--jobs must be at least 1, got {arguments.jobs}; 1 is usual, a figure takes a minute")
+        raise ValueError(f"--jobs must be at least 1, got {arguments.jobs}; the number of cores is a good choice")
     command = public_command([*words, "--out", str(arguments.out)])
     facts = provenance(command.split())
     with Store(arguments.out / "scaling" / "records.sqlite") as store:
-        said = readable_seconds(sum(map(cost, configs)) / arguments.jobs)
-        print(f"{experiment}: {len(configs)} cells, at most about {said}", file=sys.stderr)
+        done = {record.key for record in store.records(experiment) if not record.failed}
+        missing = [config for config in configs if config_key(config) not in done]
+        about = (
+            f"at most about {readable_seconds(sum(map(cost, missing)) / arguments.jobs)} on {arguments.jobs} idle cores"
+        )
+        said = f"{len(missing)} of {len(configs)} cells to run, {about}" if missing else "nothing to run"
+        print(f"{experiment}: {said}", file=sys.stderr)
         records = sweep(experiment, configs, run, store, jobs=arguments.jobs, provenance=facts, cost=cost)
     answer, sound = write(arguments.out, records, command, facts)
     print(answer)
+    print(arguments.out / "scaling" / page)
     return 0 if sound else 1

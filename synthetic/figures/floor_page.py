@@ -84,7 +84,11 @@ def parts_of(group: Mapping[str, Any]) -> list[Part]:
 
 
 def _said(points: tuple[float, float, float]) -> str:
-    return f"{points[0]:.1f} points lost against floor 1 {interval(*points[1:])}".replace("-", "−")
+    """Points lost, or gained where fewer than none are lost."""
+    lost = points[0] >= 0
+    value, low, high = points if lost else (-points[0], -points[2], -points[1])
+    said = f"{value:.1f} points {'lost against' if lost else 'more than'} floor 1 {interval(low, high)}"
+    return said.replace("-", "−")
 
 
 def _answer(parts: Sequence[Part], groups: Mapping[str, Mapping[str, Any]]) -> str:

@@ -125,7 +125,8 @@ def _answer(
     middle = number(float(np.median(known))) if known else "no finite"
     text += f" (median ratio {middle}, the paper's {PAPER[0]:g} to {PAPER[1]:g}), {_order(found)}"
     text += f", which {len(found)} seeds cannot settle" if len(found) < SEEDS else ""
-    text += f"; it acts on {100 * min(rates):.2g} to {100 * max(rates):.2g} % of the coordinates of each kind"
+    shares = dict.fromkeys(f"{100 * share:.2g}" for share in (min(rates), max(rates)))
+    text += f"; it acts on {' to '.join(shares)} % of the coordinates of each kind"
     if finite:
         text += f", {number(float(np.median(finite)))} times as often in steps 1400 to 1800 as in steps 400 to 800"
     text += f" (γ = {found[0].config['gamma']:g})"

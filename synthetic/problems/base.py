@@ -62,6 +62,7 @@ class Problem(ABC):
         separable: Whether the loss is a sum over features and A an orthogonal turn inside each layer. Then methods that
             commute with turns run on the features themselves.
         gap_factor: b with gap >= b xᵀ∇L(x), so that the gap itself is needed only near the target; None if unknown.
+        quadratic: Whether the Hessian is the same everywhere, so that `roots` has a meaning.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Problem(ABC):
     constants: Constants
     separable: bool = False
     gap_factor: float | None = None
+    quadratic: bool = False
     _TENSORS: tuple[str, ...] = ()
 
     @abstractmethod
@@ -102,6 +104,10 @@ class Problem(ABC):
         if self.gap_factor is None:
             return self.gap(p)
         return self.gap_factor * torch.linalg.vecdot(p, s)
+
+    def roots(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """B x with H = BᵀB, so that the gap is ½‖B x‖², where the loss is quadratic."""
+        raise NotImplementedError(f"{self.name} is not quadratic")
 
     def in_eigenbasis(self) -> Self:
         """The loss as a function of its features, where the problem is separable."""

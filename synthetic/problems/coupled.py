@@ -31,7 +31,7 @@ class Coupled(Problem):
         ValueError: If nu is out of range, or the eigenvalues are not d positive numbers.
     """
 
-    gap_factor = 0.5
+    gap_factor, quadratic = 0.5, True
     _TENSORS = ("root",)
 
     def __init__(self, layers: Layers, eigenvalues: Sequence[float] | np.ndarray, nu: float, seed: int = 0) -> None:
@@ -75,6 +75,10 @@ class Coupled(Problem):
     def features(self, x: Tensor) -> Tensor:
         """See `Problem`."""
         return x @ self.root
+
+    def roots(self, x: Tensor) -> Tensor:
+        """See `Problem`."""
+        return self.features(x)
 
     def pullback(self, s: Tensor) -> Tensor:
         """See `Problem`."""

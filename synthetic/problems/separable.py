@@ -56,7 +56,7 @@ class Separable(Problem):
         self.scales = layers.per_coordinate(list(scales))
         self.unit = bool((self.scales == 1.0).all())
         self.weights = self.eigenvalues * self.scales
-        self.gap_factor = self.profile.gap_factor
+        self.gap_factor, self.quadratic = self.profile.gap_factor, profile == "quadratic"
         self.minimum = 0.0
         self._draw_bases(seed)
         parts = [self.eigenvalues[part] for part in layers.slices()]
@@ -71,13 +71,12 @@ class Separable(Problem):
         )
 
     def _draw_bases(self, seed: int | None) -> None:
+        self.turns: list[Tensor] = []  # none where the coordinates are the eigenbasis
         if seed is None:
             self.minimizer = torch.zeros(self.layers.d, dtype=torch.float64)
-            self.turns = [torch.eye(r.width, dtype=torch.float64).repeat(r.count, 1, 1) for r in self.layers.runs]
             return
         rng = np.random.default_rng([seed, *self.layers.sizes])
         self.minimizer = torch.from_numpy(rng.standard_normal(self.layers.d))
-        self.turns = []
         for run in self.layers.runs:
             q, r = np.linalg.qr(rng.standard_normal((run.count, run.width, run.width)))
             signs = np.sign(np.diagonal(r, axis1=-2, axis2=-1))
@@ -91,19 +90,29 @@ class Separable(Problem):
 
     def features(self, x: Tensor) -> Tensor:
         """See `Problem`: u, the layers turned into their eigenbases."""
-        return self._turned(x, transposed=True)
+        return self._turned(x, [turn.mT for turn in self.turns])
+
+    def roots(self, x: Tensor) -> Tensor:
+        """See `Problem`."""
+        if not self.quadratic:
+            return super().roots(x)
+        roots = self.eigenvalues.sqrt()
+        if not self.turns:
+            return x * roots
+        parts = [roots[run.span].view(run.count, 1, run.width) for run in self.layers.runs]
+        return self._turned(x, [turn.mT * part for turn, part in zip(self.turns, parts, strict=True)])
 
     def pullback(self, s: Tensor) -> Tensor:
         """See `Problem`."""
-        return self._turned(s, transposed=False)
+        return self._turned(s, self.turns)
 
-    def _turned(self, x: Tensor, transposed: bool) -> Tensor:
-        if not self.turns:
+    def _turned(self, x: Tensor, turns: Sequence[Tensor]) -> Tensor:
+        if not turns:
             return x
         parts = []
-        for run, turn in zip(self.layers.runs, self.turns, strict=True):
+        for run, turn in zip(self.layers.runs, turns, strict=True):
             rows = x[..., run.span].reshape(-1, run.count, run.width).transpose(0, 1)  # layers, rows, width
-            turned = torch.bmm(rows, turn.mT if transposed else turn)
+            turned = torch.bmm(rows, turn)
             parts.append(turned.transpose(0, 1).reshape(*x.shape[:-1], run.count * run.width))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 

@@ -49,7 +49,9 @@ def made_up(design, laws, scatter=0.02, seed=0, predicted=None):
         records.append(Record.of("scaling", cell.config, result))
         if method in CONTROLS:
             theory = (predicted or {}).get(method, law)
-            result = {"status": "reached", "steps": float(theory(n, w)), "theory": "exact chain"}
+            steps = float(theory(n, w))
+            band = [0.95 * steps, 1.05 * steps]
+            result = {"status": "reached", "steps": steps, "theory": "exact chain", "range": band}
             records.append(Record.of("scaling", control_config(cell), result))
     return records
 

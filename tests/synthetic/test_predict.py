@@ -21,6 +21,13 @@ from synthetic.starts import starts
 LEVELS = [1.0, 2.0, 4.0, 8.0]
 
 
+def chain(n, w, per_layer, runs, q=predict.STEP_SIZES, race=1.5):
+    """Counts on n equal layers of width w, eigenvalues `LEVELS`, all coordinates at distance 1."""
+    layers, size = (n, w / 4) if per_layer else (1, n * w / 4)
+    sizes = np.full((layers, 4), size)
+    return predict.chain_counts(np.tile(LEVELS, (layers, 1)), sizes, sizes, per_layer, 1e-2, runs, 0, q, race)
+
+
 def test_isotropic_mean_decays_by_one_minus_one_over_d_plus_two():
     """Closed form: at the best step 1/(d + 2) the mean loss falls by 1 − 1/(d + 2) a step."""
     d, target = 40, 1e-2
@@ -33,10 +40,10 @@ def test_isotropic_mean_decays_by_one_minus_one_over_d_plus_two():
 @pytest.mark.parametrize("per_layer", [False, True])
 def test_chain_and_second_moments_agree_in_the_mean(per_layer):
     """For large d the loss hardly scatters, so the chain's median tends to the count of the mean: 3 % at d = 256."""
-    counts = predict.quadratic_counts(4, 64, LEVELS, per_layer, 1e-2, 100)
+    median = predict.tuned(chain(4, 64, per_layer, 100))
     problem = build({"kind": "quadratic", "layers": [[4, 64]], "spectrum": {"levels": LEVELS}})
     x0 = starts(problem, "coordinate", 1.0, [1, 2]).numpy()
-    assert math.isclose(np.median(counts), second_moment_steps(problem, x0, per_layer, 1e-2), rel_tol=0.03)
+    assert math.isclose(median, second_moment_steps(problem, x0, per_layer, 1e-2), rel_tol=0.03)
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
@@ -57,11 +64,43 @@ def test_chain_equals_the_simulator_in_law(method):
     x0 = starts(problem, "coordinate", 1.0, seeds)
     settings = [METHODS[method].settings({"q": 1.1}, scale_of(problem, x0[0], 1e-2), problem)]
     out = simulate(problem, METHODS[method], x0, seeds, settings, target=1e-2, budget=20000)
-    chain = predict.quadratic_counts(n, w, LEVELS, method == "per_layer", 1e-2, 2000, step_sizes=[1.1], race=math.inf)
+    counts, twin = (chain(n, w, method == "per_layer", 2000, [q], math.inf)[:, 0] for q in (1.1, 0.95))
     assert np.isfinite(out.steps).all()
-    assert ks_2samp(out.steps[:, 0], chain).pvalue > 1e-4
-    twin = predict.quadratic_counts(n, w, LEVELS, method == "per_layer", 1e-2, 2000, step_sizes=[0.95], race=math.inf)
+    assert ks_2samp(out.steps[:, 0], counts).pvalue > 1e-4
     assert ks_2samp(out.steps[:, 0], twin * 1.1).pvalue < 1e-4, "the test would not see a difference of 10 %"
+
+
+SMALL = {
+    "exact chain": {"kind": "quadratic", "layers": [[2, 4]], "basis": "axes", "spectrum": {"condition": 100.0}},
+    "direct draws": {"kind": "log_cosh", "layers": [[2, 4]]},
+}
+
+
+@pytest.mark.parametrize("method", ["mezo", "per_layer"])
+@pytest.mark.parametrize("theory", SMALL)
+def test_small_cells_are_predicted_in_law(theory, method):
+    """d = 8, where means say little of medians: the tuned median of 400 runs within 10 %, some four standard errors."""
+    problem, start, seeds = build(SMALL[theory]), {"kind": "coordinate", "size": 2.0}, list(range(400))
+    told = predict_cell({"control": method, "problem": SMALL[theory], "start": start, "target": 1e-2})
+    x0 = starts(problem, "coordinate", 2.0, seeds)
+    scale = scale_of(problem, x0[0], 1e-2)
+    settings = [METHODS[method].settings({"q": q}, scale, problem) for q in predict.STEP_SIZES]
+    out = simulate(problem, METHODS[method], x0, seeds, settings, target=1e-2, budget=20000, race=1.5)
+    assert told["theory"] == theory
+    assert math.isclose(np.median(out.steps, axis=0).min(), told["steps"], rel_tol=0.1)
+    low, high = told["range"]
+    assert low < told["steps"] < high
+
+
+def test_scatter_is_that_of_choosing_and_judging():
+    """Closed forms: one run of one setting scatters as the runs do, and a choice on one run falls on either setting."""
+    runs = np.arange(1.0, 1001.0)
+    low, high = predict.scatter(runs[:, None], 5, 1, repeats=20000)
+    assert abs(low - 25) <= 10  # four standard errors
+    assert abs(high - 975) <= 10
+    apart = np.stack([np.resize([1.0, 4.0], 100), np.resize([3.0, 2.0], 100)], axis=1)
+    assert predict.scatter(apart, 1, 99) == (1.0, 4.0)
+    assert predict.scatter(np.stack([runs, 2.0 * runs], axis=1), 999, 999)[1] < 1000
 
 
 @pytest.mark.parametrize(("kind", "distance"), [("log_cosh", 2.0), ("softplus", 2.0), ("quartic", 1.0)])

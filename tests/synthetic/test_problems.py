@@ -45,6 +45,17 @@ def somewhere(problem, seed=0, size=1.0, rows=3):
     return size * torch.from_numpy(np.random.default_rng(seed).standard_normal((rows, problem.layers.d)))
 
 
+def test_roots_are_of_the_hessian(problem):
+    """½‖B x‖² is the gap of a quadratic, to a few roundings; other losses have no such B."""
+    x = somewhere(problem)
+    if not problem.quadratic:
+        with pytest.raises(NotImplementedError, match="is not quadratic"):
+            problem.roots(x)
+        return
+    halves = 0.5 * problem.roots(x).square().sum(-1)
+    torch.testing.assert_close(halves, problem.gap(problem.features(x)), rtol=1e-13, atol=0.0)
+
+
 def test_gradient_and_hessian_are_those_of_the_loss(problem):
     """Oracle: automatic differentiation of ``loss`` alone, float64; rounding grows with the norms involved."""
     x = somewhere(problem)

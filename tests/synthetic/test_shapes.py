@@ -85,5 +85,5 @@ def test_a_batch_beats_the_loop():
 def test_the_share_of_the_floor_and_of_others_are_numbers():
     """Run on machines that are busy, so that only the kind of number is checked."""
     others = Others()
-    assert share_of_floor(2, 8, num_steps=20, repeats=1) > 0
+    assert share_of_floor(2, 8, num_steps=32, rounds=1) > 0
     assert 0 <= others.share() <= 1

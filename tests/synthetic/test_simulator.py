@@ -242,6 +242,35 @@ def test_first_hits_compaction_and_racing():
     np.testing.assert_array_equal(first, np.where(batch.steps[:, :4] <= 400, batch.steps[:, :4], np.inf))
 
 
+@pytest.mark.parametrize("kind", ["quadratic", "coupled"])
+def test_blocks_of_steps_are_the_steps(kind, monkeypatch):
+    """MeZO on a quadratic by triangular systems and step by step: the same gaps, counts and statuses.
+
+    In float64: runs that diverge amplify a rounding of 1e-16 by up to 1e6, the bound of divergence, in the gap's root.
+    """
+    problem = build({"kind": kind, "layers": [[4, 24]], "spectrum": {"levels": [1.0, 2.0, 4.0, 8.0]}, "coupling": 0.5})
+    seeds, exponents = [1, 2, 3], [-2.0, 0.0, 0.5, 1.0, 2.5]
+    x0, settings = mezo_grid(problem, seeds, exponents)
+    common = {"dtype": torch.float64}
+
+    def both_ways():
+        whole = simulate(problem, METHODS["mezo"], x0, seeds, settings, target=1e-2, budget=3000, race=1.5, **common)
+        path = simulate(problem, METHODS["mezo"], x0, seeds, settings, target=1e-9, budget=150, trace=True, **common)
+        one = simulate(problem, METHODS["mezo"], x0, seeds, settings[1:2], target=1e-2, budget=3000, **common)
+        return whole, path, one
+
+    in_blocks = both_ways()
+    monkeypatch.setattr("synthetic.simulator._BLOCKS_FROM", math.inf)
+    monkeypatch.setattr("synthetic.simulator.descend_block", None)
+    by_step = both_ways()
+    np.testing.assert_allclose(in_blocks[1].gaps, by_step[1].gaps, rtol=1e-9)
+    for a, b in zip(in_blocks, by_step, strict=True):
+        np.testing.assert_array_equal(a.steps, b.steps)
+        np.testing.assert_array_equal(a.status, b.status)
+        np.testing.assert_array_equal(a.stopped, b.stopped)
+    assert {"reached", "diverged"} <= set(in_blocks[0].status.ravel())
+
+
 def test_float32_and_float64_agree():
     """A relative gap of 1e-2 is far above float32's rounding: counts differ in at most a step or two."""
     problem = build({"kind": "quadratic", "layers": [[4, 8]], "spectrum": {"levels": [1.0, 2.0, 4.0, 8.0]}})

@@ -1,0 +1,180 @@
+"""Why the page's numbers can be trusted: the controls, other fits, and what was tuned. Never imports torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from helene.lab.pages import Section, badge, number, paragraph, subtitle, table
+from synthetic.analysis import Analysed, Control, Fit
+from synthetic.design import RACE
+from synthetic.export import tuning_of
+from synthetic.results import FAMILIES
+from synthetic.sections import by_family, exponent, unbroken
+from synthetic.sensitivity import sensitivities
+
+_THEORIES = {
+    "exact chain": "exact in law: a Markov chain of one number per eigenvalue (and layer)",
+    "mean field": "the density of a coordinate among many, with the finite-size factor of isotropic quadratics",
+    "direct draws": "x ← x − η z (zᵀ∇L) drawn by other code with other random numbers, for want of a smaller chain",
+    "closed form": "at best the mean loss falls by 1 − 1/(d + 2) a step, d that of one layer with a direction each",
+    "quadratic model": "second moments of the quadratic model at the minimizer",
+}
+
+
+def controls_section(analysed: Sequence[Analysed]) -> Section:
+    """Predicted against measured exponents of the two controls."""
+    rows = []
+    for a in analysed:
+        if (c := a.control) is None:
+            continue
+        pair = [_against(c.measured, name, c.predicted.get(name)) for name in ("max_d", "d")]
+        worst = f"{100 * math.expm1(c.largest_error):.0f}\N{NO-BREAK SPACE}%"
+        passed = badge("passed" if c.passed else "broken_instrument")
+        home = f"{a.series.family.replace('_', ' ')}, {a.series.start}".replace(" ", "\N{NO-BREAK SPACE}")
+        inside = "–" if not c.within[1] else f"{c.within[0]} of {c.within[1]}".replace(" ", "\N{NO-BREAK SPACE}")
+        rows.append([home, f"{c.kind}", passed, *pair, worst, inside, _theories(c)])
+    headers = [
+        "where",
+        "control",
+        "",
+        "alpha: predicted, measured",
+        "beta: predicted, measured",
+        "worst cell",
+        "cells in range",
+        "theory",
+    ]
+    body: list[Markup | str] = [
+        paragraph(
+            "Theory says what the two controls must give on these very cells, without running the simulator. MeZO, "
+            "with one direction for all layers, is the negative control: its steps follow d. One direction per "
+            "layer, each with its own projected gradient, is the positive one: its steps may follow max d_i (its "
+            "loss evaluations cannot). Where a control is off by more than 0.05 plus half its interval, nothing is "
+            "concluded. A single cell scatters, for its step size is chosen on few seeds and judged on few others. "
+            "Where theory gives the whole law of the count, its range holds 95 % of the medians so found: the table "
+            "says how many cells lie in theirs. Where by theory itself the median may be a miss or beyond 1.5 times the "
+            "best, so that the range has no end, a cell determines no exponent and is left out."
+        ),
+        table(headers, rows),
+    ]
+    used = dict.fromkeys(name for a in analysed if a.control for name in a.control.theory)
+    body += [paragraph(f"{name.capitalize()}: {_THEORIES.get(name, name)}.") for name in used]
+    return Section("Controls", body)
+
+
+def _theories(control: Control) -> str:
+    left_out = f" ({control.left_out} cells left out)" if control.left_out else ""
+    return ", ".join(control.theory) + left_out
+
+
+def _against(fit: Fit, name: str, predicted: float | None) -> str | None:
+    measured = exponent(fit, name)
+    if predicted is None:
+        return measured
+    return f"{predicted:.2f}, ".replace("-0.00", "0.00").replace("-", "−") + (measured or "–")
+
+
+def guards_section(analysed: Sequence[Analysed]) -> Section:
+    """The same exponents on other subsets, and the competing laws."""
+    body: list[Markup | str] = [
+        paragraph(
+            "Bootstrap intervals know nothing of lack of fit. So the law is fitted to three subsets (alpha / beta; "
+            "their intervals are in `exponents.csv`), the scatter of log T about the law on all cells is shown, "
+            "local slopes are compared along n and w (largest less smallest; 0 for a true power law), and competing "
+            "laws are judged by their error on cells left out."
+        )
+    ]
+    for family, members in by_family(analysed):
+        rows = []
+        for a in members:
+            if a.series.borrowed or not a.series.cells:
+                continue
+            law = a.fits["all"].law
+            slopes = law.largest_local_slope_difference if law else {}
+            steep = [round(v, 2) if (v := slopes.get(axis, math.nan)) == v else None for axis in ("n", "w")]
+            laws = ", ".join(f"{e['name']} {100 * e['error']:.0f} %" for e in a.explanations[:2])
+            both = [_both(fit) for fit in a.fits.values()]
+            scatter = None if law is None else f"{100 * law.residual_sd:.0f}\N{NO-BREAK SPACE}%"
+            rows.append([a.series.start, unbroken(a.series.label), *both, scatter, *steep, laws or None])
+        body.append(subtitle(FAMILIES.get(family, family), f"guards-{family}"))
+        headers = [
+            "start",
+            "method",
+            "all",
+            "d ≥ 64",
+            "w ≥ 16",
+            "scatter",
+            "Δ along n",
+            "Δ along w",
+            "best laws (held-out error)",
+        ]
+        body.append(table(headers, rows, numeric=(5, 6, 7)))
+    return Section("Guards", body)
+
+
+def _both(fit: Fit) -> str | None:
+    values = [f"{e[0]:.2f}" for name in ("max_d", "d") if (e := fit.exponent(name)) is not None]
+    return "\N{NO-BREAK SPACE}/\N{NO-BREAK SPACE}".join(values).replace("-0.00", "0.00").replace("-", "−") or None
+
+
+def tuning_section(analysed: Sequence[Analysed]) -> Section:
+    """What was chosen, how sharp the choice is, and what missed."""
+    body: list[Markup | str] = [
+        paragraph(
+            "Every tuned method has the same number of trials, 24, on seeds that are not used to judge it. q is the "
+            "step size in natural units: 1 is 1/(tr H + 2 λ_max) for SPSA, times 1 − beta1 with momentum, times the "
+            "floor for HELENE, whose floors are ratios to h_0 = B‖g_0‖². Width: the factor that q may be off at a "
+            "cost of 1.5 times the best count. At edge: cells whose best q is the first or last of its grid; "
+            "missed: cells whose median seed missed the target. The theorem's update is prescribed, not tuned."
+        )
+    ]
+    for family, members in by_family(analysed):
+        rows = []
+        for a in members:
+            if a.series.borrowed or not any("q" in c.best for c in a.series.cells):
+                continue
+            t = tuning_of(a.series.cells)
+            low, high = t["step_size_range"]
+            q = f"{low:.2g} – {t['step_size_median']:.2g} – {high:.2g}".replace(" ", "\N{NO-BREAK SPACE}")
+            chosen = "; ".join(
+                f"{name} " + ", ".join(f"{value}: {times}" for value, times in counts.items())
+                for name, counts in t["chosen"].items()
+            )
+            lost = f"{100 * t['diverged_share']:.0f} %, {100 * t['stalled_share']:.0f} %".replace(
+                " %", "\N{NO-BREAK SPACE}%"
+            )
+            numbers = [len(t["at_edge"]), len(t["censored"]), t["useful_width"]]
+            rows.append([a.series.start, unbroken(a.series.label), q, chosen or None, *numbers, lost])
+        if rows:
+            body.append(subtitle(FAMILIES.get(family, family), f"tuning-{family}"))
+            headers = ["start", "method", "chosen q: least, median, most", "other settings: cells", "at edge", "missed"]
+            body.append(table([*headers, "width", "diverged, stalled"], rows, numeric=(4, 5, 6)))
+    return Section("Tuning", body)
+
+
+def sensitivity_section(analysed: Sequence[Analysed]) -> Section:
+    """What tuning is worth, per method and family."""
+    rows = []
+    for s in sensitivities(a.series for a in analysed):
+        told = "; ".join(
+            f"{name} " + ", ".join(f"{number(value)}: {_up_to(ratio)}" for value, ratio in values.items())
+            for name, values in s.settings.items()
+        )
+        lost = None if s.lost is None else f"{100 * s.lost:.0f}\N{NO-BREAK SPACE}%"
+        untuned = None if s.untuned is None else _up_to(s.untuned)
+        rows.append([s.family.replace("_", " "), unbroken(s.method), s.width, untuned, lost, told or None])
+    text = (
+        "From the tuning runs. Width: the factor by which the step size may be off at a cost of 1.5 times the best "
+        "count. Untuned: the count at q = 1, other settings in the middle, over the best one. Lost: runs that "
+        "diverged or stalled before 1.5 times the best count. Other settings: the best count with each value over "
+        "the best of all. HELENE's gamma and B are no settings of their own: scaling B, λ and the step size "
+        "together, or gamma and the step size, changes nothing, so the floor's ratio to B‖g_0‖² says it all."
+    )
+    headers = ["family", "method", "width", "untuned", "lost", "other settings: cost"]
+    return Section("Sensitivity", [paragraph(text), table(headers, rows, numeric=(2,))])
+
+
+def _up_to(ratio: float) -> str:
+    return f"{ratio:.2f}" if math.isfinite(ratio) else f"> {RACE:g}"
