@@ -49,8 +49,6 @@ def table(arguments: argparse.Namespace) -> int:
 
     if arguments.which == "memory":
         return _memory(arguments)
-    if not arguments.model or arguments.data is None:
-        raise ValueError(f"table {arguments.which} makes runs: give it --model and --data")
     bench, paper = given.bench(arguments), TABLES[arguments.which]
     wanted = cells_of_table(bench.preset, paper)
     records = _execute(arguments, bench, wanted)

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = ()) -> Any:
-    """The preset, changed as the arguments say, and where it runs.
+    """The preset, changed as the arguments say, and where it runs; without models to draw, where its records ran.
 
     Raises:
         ValueError: If the preset lacks a task or a tuning that was asked for.
@@ -79,12 +79,27 @@ def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = ()) ->
     if arguments.dtype:
         changes["dtype"] = arguments.dtype
     preset = dataclasses.replace(preset, **changes)
+    if not arguments.model or arguments.data is None:
+        if not arguments.draw_only:
+            raise ValueError("tables and figures make runs: give --model and --data, or --draw-only")
+        from llm_bench.tables.recorded import recorded
+
+        return recorded(preset, records(arguments))
     env = environment(arguments)
     models: dict[Any, str] = {}
     for name, source in env.models.items():
         models.setdefault(kind_of(source), name)
     more = {"engine": True, "best": "copy"} if arguments.engine else {}
     return Bench(preset, models, env, device_kind(arguments), more)
+
+
+def records(arguments: argparse.Namespace) -> Any:
+    """What the store has of the preset."""
+    from helene.lab.store import Store
+    from llm_bench.tables.execute import experiment
+
+    with Store(arguments.store, read_only=True) as store:
+        return store.records(experiment(arguments.preset))
 
 
 def _all_known(option: str, given: list[str] | None, known: Any, preset: str) -> None:
@@ -107,11 +122,13 @@ def command(arguments: argparse.Namespace, what: str) -> str:
     """The command that makes a page, without what is this machine's own."""
     from helene.lab.provenance import public_command
 
-    models = [word for name in arguments.model for word in ("--model", name)]
+    models = [word for name in arguments.model or [] for word in ("--model", name)]
     words = ["helene", "llm", what, arguments.which, "--preset", arguments.preset, *models]
-    words += ["--data", str(arguments.data.absolute()), "--store", str(arguments.store.absolute())]
+    words += ["--data", str(arguments.data.absolute())] if arguments.data is not None else []
+    words += ["--store", str(arguments.store.absolute())]
     for name in ("methods", "tasks", "tunings"):
         words += [f"--{name}", *given] if (given := getattr(arguments, name)) else []
     words += ["--dtype", arguments.dtype] if arguments.dtype else []
     words += ["--device", arguments.device] if arguments.device != "cpu" else []
-    return public_command([*words, *(["--engine"] if arguments.engine else [])])
+    words += ["--engine"] if arguments.engine else []
+    return public_command([*words, *(["--draw-only"] if not arguments.model else [])])

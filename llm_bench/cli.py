@@ -49,7 +49,7 @@ def add_commands(subparsers: Any) -> None:
 
     figure = actions.add_parser("figure", help="a comparison of the paper, measured")
     figure.add_argument("which", choices=("newton", "curves", "optimizers", "ablation", "floor"))
-    _plan(figure)
+    _plan(figure, models=False)
     _page(figure)
     figure.set_defaults(func=do.figure)
 

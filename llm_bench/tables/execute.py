@@ -72,7 +72,11 @@ class Bench:
             more.pop("engine", None)
         if config.method not in UNTRAINED and not captured(config.method):
             more.pop("engine", None)
-        return resolved(dataclasses.replace(config, **more), self.env)
+        return self._found_here(dataclasses.replace(config, **more))
+
+    def _found_here(self, config: RunConfig) -> RunConfig:
+        """The config with the fingerprints of its model and rows."""
+        return resolved(config, self.env)
 
 
 @dataclass(frozen=True)

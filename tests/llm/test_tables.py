@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import llm_bench
 from helene import cli as helene_cli
 from helene.lab.store import Record, Store
 from llm_bench import arguments, demo
@@ -20,6 +22,7 @@ from llm_bench.tables.plan import Cell, cells, cells_of_table, choose
 from llm_bench.tables.presets import PRESETS, TUNING_SEED, get_preset
 from llm_bench.tiny.pretrain import Recipe
 
+ROWS = Path(llm_bench.__file__).parent / "records" / "rows"
 SMALL = get_preset("small")
 MEZO = Cell("causal", "sst2", "mezo", "full")
 
@@ -319,6 +322,22 @@ def test_a_page_can_be_drawn_where_the_device_of_its_runs_is_not(tiny, tmp_path,
     assert helene_cli.main([*words, "--draw-only", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "llm" / "table-2.html").read_text()
     assert "--methods mezo --tasks sst2 --device cuda --engine" in text, "the command is the whole of it"
+
+
+def test_committed_rows_are_drawn_without_their_models_and_data(tmp_path, capsys):
+    store = tmp_path / "rows.sqlite"
+    with Store(store) as opened:
+        opened.merge(ROWS / "small-masked-sst2.jsonl")
+        rows = opened.records("llm/small")
+    words = ["llm", "table", "1", "--draw-only", "--store", str(store), "--out", str(tmp_path)]
+    assert helene_cli.main(words) == 0
+    text = (tmp_path / "llm" / "table-1.html").read_text()
+    tests = [r.result["test"]["metric"] for r in rows if (r.config["method"], r.config["role"]) == ("mezo", "test")]
+    assert f"{100 * np.mean(tests):.1f} [" in text
+    with Store(store) as opened:
+        opened.put(dataclasses.replace(rows[0], config={**rows[0].config, "fingerprint": "other"}, key="0" * 24))
+    assert helene_cli.main(words) == 2
+    assert "the store has runs of several masked models" in capsys.readouterr().err
 
 
 def test_models_may_be_named():
