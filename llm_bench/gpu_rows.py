@@ -1,33 +1,26 @@
-"""Real rows on one GPU, in pieces of minutes: ``python -m llm_bench.gpu_rows``.
+"""Real rows on the GPUs of one machine, in pieces of minutes: ``python -m llm_bench.gpu_rows``.
 
 Made for a machine that is given for minutes at a time, without a network, and takes files piece by piece. Each call
-takes what was carried into its keeping folder; once all is there it converts the models, trains the masked-language
-head, and goes on with the preset's runs where the last call stopped. What was measured is exported after each call.
-
-Carried, in any number of calls (a call takes away what it finds)::
-
-    gguf.0, gguf.1, ...           raw parts of the causal model's GGUF file
-    causal-tokenizer/             its tokenizer.json (or .json.gz), tokenizer_config.json, known_text.json
-    encoder/                      the masked model's encoder folder, or
-    masked.0, masked.1, ...       raw parts of a tar file of that folder
-    site/                         Python packages that the machine lacks, such as gguf
+takes what was carried into its keeping folder (`llm_bench.carried` says what that may be); once all is there it makes
+the models and goes on with the rows where the last call stopped. What was measured is exported after each run. With
+``--cards N`` there is a process a GPU, which takes the next cell as it comes free.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import shutil
 import sys
-import tarfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from helene.lab.store import Record, Store, StoreError
-from llm_bench import gguf, methods, mlm_head
+from llm_bench import methods
+from llm_bench.cards import Claims, side_by_side
+from llm_bench.carried import Recipe
 from llm_bench.runs.config import UNTRAINED
 from llm_bench.runs.environment import environment
 from llm_bench.runs.stepper import engine_available
@@ -38,33 +31,37 @@ from llm_bench.tasks.base import Kind
 
 # Of most value first: what a call has no time for is the least.
 ROWS = (
-    "small/causal/sst2/mezo",
-    "small/causal/sst2/helene",
-    "small/causal/sst2/zero-shot,bias-only,linear-probe,icl",
-    "parts/causal/sst2",
-    "brief/causal/copa/zero-shot,mezo,helene",
-    "brief/masked/sst2/zero-shot,bias-only,linear-probe,mezo,helene",
-    "small/causal/copa/zero-shot,mezo,helene",
+    "small/causal/sst2/mezo,helene,zero-shot,bias-only,linear-probe,icl",
     "small/masked/sst2/zero-shot,bias-only,linear-probe,mezo,helene",
+    "small/causal/copa/zero-shot,icl,mezo,helene",
+    "parts/causal/sst2",
 )
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one call; returns 0 also when runs are left for the next, or when it was interrupted."""
     arguments = _arguments(argv)
     end = time.monotonic() + 60 * arguments.minutes
-    keep: Path = arguments.keep
-    keep.mkdir(parents=True, exist_ok=True)
+    recipe = _recipe(arguments)
+    recipe.keep.mkdir(parents=True, exist_ok=True)
     if arguments.carried is not None:
-        take(arguments.carried, keep)
-    if (keep / "site").is_dir():
-        sys.path.append(str(keep / "site"))
-        importlib.invalidate_caches()
-    with Store(keep / "runs.sqlite") as store:
+        recipe.take(arguments.carried)
+    wanted = [(name, cell) for word in arguments.rows for name, found in [cells_of(word)] for cell in found]
+    models = Models(arguments, recipe)
+    kinds = list(dict.fromkeys(cell.kind for _, cell in wanted))
+    if not any(models.folder(kind) for kind in kinds):  # the others when their rows come
+        there = sorted(path.name for path in recipe.keep.iterdir() if not path.name.startswith("runs.sqlite"))
+        print(f"carried so far: {', '.join(there)}; more must come before runs begin")
+        return 0
+    with Store(recipe.keep / "runs.sqlite") as store:
         for path in arguments.resume:
             resume(path, store)
         try:
-            return _rows(arguments, keep, store, end)
+            if arguments.cards > 1:
+                for kind in kinds:
+                    models.folder(kind)
+                return _on_cards(arguments, models, store, end)
+            return _rows(arguments, models, wanted, store, end)
         except KeyboardInterrupt:
             print("interrupted: the run under way is lost, those before it are exported", flush=True)
             return 0
@@ -72,49 +69,79 @@ def main(argv: list[str] | None = None) -> int:
             export(store, arguments.out)
 
 
-def _rows(arguments: argparse.Namespace, keep: Path, store: Store, end: float) -> int:
+class Models:
+    """The models of a call: those given, and those that can be made of what was carried.
+
+    Args:
+        arguments: Of the call.
+        recipe: What models are made of.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.names: dict[Kind, str] = {"causal": arguments.causal_name, "masked": arguments.masked_name}
+        self.folders: dict[str, Path] = {}
+        for word in arguments.model:
+            kind, _, folder = word.partition("=")
+            self.folders[kind] = Path(folder)
+
+    def folder(self, kind: Kind) -> Path | None:
+        """Where the model of a kind is; made now, where that is possible and needed."""
+        if kind not in self.folders and (made := self.recipe.make(kind)) is not None:
+            self.folders[kind] = made
+        return self.folders.get(kind)
+
+
+def _rows(
+    arguments: argparse.Namespace, models: Models, wanted: Sequence[tuple[str, Cell]], store: Store, end: float
+) -> int:
     device = "cuda" if arguments.device.startswith("cuda") else "cpu"
     more: dict[str, Any] = {"best": "copy"}  # a replay would take longer than the copy it saves
     if device == "cuda" and engine_available():
         more["engine"] = True
-    wanted: list[tuple[str, list[Cell]]] = []
-    for word in arguments.rows:
-        name, found = cells_of(word)
-        kept = [c for c in found if arguments.methods is None or c.method in arguments.methods]
-        wanted.append((name, [c for c in kept if arguments.tasks is None or c.task in arguments.tasks]))
-    kinds = {cell.kind for _, some in wanted for cell in some}
-    models = _models(arguments, keep, kinds)
-    if not models:
-        there = sorted(path.name for path in keep.iterdir() if not path.name.startswith("runs.sqlite"))
-        print(f"carried so far: {', '.join(there)}; more must come before runs begin")
-        return 0
-    missing = 0
-    for name, some in wanted:
-        for kind in dict.fromkeys(cell.kind for cell in some):
-            here = [cell for cell in some if cell.kind == kind]
-            if kind == "masked" and "masked" not in models and time.monotonic() < end:
-                models |= _made_masked(arguments, keep)
-            if kind not in models:
-                missing += len(here)
-                continue
-            sources = {model: str(folder) for model, folder in models.values()}
-            # No work folder: a run takes half a minute, less than saving it would.
-            env = environment(
-                arguments.data, models=sources, device=arguments.device, pretrained=not arguments.random_models
-            )
-            bench = Bench(get_preset(name), {kind: models[kind][0]}, env, device, more)
-            left = max(0.0, (end - time.monotonic()) / 60)
-            missing += execute(
-                bench,
-                here,
-                store,
-                minutes=left,
-                progress=False,
-                say=_say,
-                after=lambda records: _after(store, arguments.out, records),
-            )
+    missing, claims = 0, Claims(arguments.claims)
+    for name, cell in wanted:
+        if not claims.take(f"{name}/{cell.kind}/{cell.task}/{cell.method}"):
+            continue
+        folder = models.folder(cell.kind)
+        if folder is None:
+            missing += 1
+            continue
+        # No work folder: a run takes half a minute, less than saving it would.
+        called = models.names[cell.kind]
+        more_of = {"device": arguments.device, "pretrained": not arguments.random_models}
+        env = environment(arguments.data, models={called: str(folder)}, **more_of)
+        missing += execute(
+            Bench(get_preset(name), {cell.kind: called}, env, device, more),
+            [cell],
+            store,
+            minutes=max(0.0, (end - time.monotonic()) / 60),
+            progress=False,
+            say=_say,
+            after=lambda records: _after(store, arguments.out, records),
+        )
     print(f"{missing} runs left" if missing else "all runs are there", flush=True)
     return 0
+
+
+def _on_cards(arguments: argparse.Namespace, models: Models, store: Store, end: float) -> int:
+    """A call a card; what they have measured is put together at the end. Returns 1 where one failed."""
+    keep, out = arguments.keep, arguments.out
+    export(store, out)
+    shutil.rmtree(keep / "claims", ignore_errors=True)
+    words = ["--data", str(arguments.data), "--minutes", str((end - time.monotonic()) / 60), "--resume", str(out)]
+    words += ["--device", arguments.device, "--claims", str(keep / "claims"), "--rows", *arguments.rows]
+    words += ["--causal-name", arguments.causal_name, "--masked-name", arguments.masked_name]
+    words += [word for kind, folder in models.folders.items() for word in ("--model", f"{kind}={folder}")]
+    words += ["--random-models"] if arguments.random_models else []
+    cards = [f"card-{card}" for card in range(arguments.cards)]
+    command = [sys.executable, "-m", "llm_bench.gpu_rows", *words]
+    failed = side_by_side([[*command, "--keep", str(keep / card), "--out", str(out / card)] for card in cards])
+    for card in cards:
+        if (keep / card / "runs.sqlite").is_file():
+            store.merge(keep / card / "runs.sqlite")
+        shutil.rmtree(out / card, ignore_errors=True)
+    return 1 if failed else 0
 
 
 def cells_of(word: str) -> tuple[str, list[Cell]]:
@@ -171,7 +198,7 @@ def line(record: Record) -> str:
     return " | ".join(words)
 
 
-def _arguments(argv: list[str] | None) -> argparse.Namespace:
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--carried", type=Path, help="folder that this call brought")
     parser.add_argument("--keep", type=Path, required=True, help="folder outside the checkout that stays between calls")
@@ -179,8 +206,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for the exported records")
     parser.add_argument("--minutes", type=float, default=9.0, help="of this call")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), help="PRESET/KIND/TASK[/METHOD,...], first come first")
-    parser.add_argument("--methods", nargs="+", help="of the rows only these")
-    parser.add_argument("--tasks", nargs="+", help="of the rows only these")
+    parser.add_argument("--cards", type=int, default=1, help="GPUs to use at one time")
+    parser.add_argument("--claims", type=Path, help="folder in which calls side by side note the cells that they take")
     parser.add_argument("--resume", type=Path, nargs="+", default=[], help="exported records that stand")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--parts", type=int, default=5, help="number of parts of the GGUF file")
@@ -195,74 +222,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def take(carried: Path, keep: Path) -> None:
-    """Move what was carried into the keeping folder."""
-    for item in sorted(carried.iterdir()):
-        target = keep / item.name
-        if target.is_dir():
-            shutil.rmtree(target)
-        shutil.move(str(item), target)
-
-
-def _models(arguments: argparse.Namespace, keep: Path, kinds: set[Kind]) -> dict[Kind, tuple[str, Path]]:
-    """Name and folder of each wanted model that is ready, or can be made of what is there without training a head."""
-    ready: dict[Kind, tuple[str, Path]] = {}
-    for word in arguments.model:
-        kind, _, folder = word.partition("=")
-        ready[kind] = (_name(arguments, kind), Path(folder))
-    if ready:
-        return ready
-    if "causal" in kinds:
-        causal = _causal(arguments, keep)
-        if causal is not None:
-            ready["causal"] = (_name(arguments, "causal"), causal)
-    if "masked" in kinds and (not ready or (keep / "masked" / "config.json").is_file()):
-        ready |= _made_masked(arguments, keep)
-    return ready
-
-
-def _made_masked(arguments: argparse.Namespace, keep: Path) -> dict[Kind, tuple[str, Path]]:
-    masked = _masked(arguments, keep)
-    return {} if masked is None else {"masked": (_name(arguments, "masked"), masked)}
-
-
-def _name(arguments: argparse.Namespace, kind: Kind) -> str:
-    return str(arguments.causal_name if kind == "causal" else arguments.masked_name)
-
-
-def _causal(arguments: argparse.Namespace, keep: Path) -> Path | None:
-    folder = keep / "causal"
-    if (folder / "config.json").is_file():
-        return folder
-    whole, parts = keep / "causal.gguf", [keep / f"gguf.{i}" for i in range(arguments.parts)]
-    if not (keep / "causal-tokenizer").is_dir():
-        return None
-    if not whole.is_file():  # it may be there from a call that ended while converting
-        if not all(part.is_file() for part in parts):
-            return None
-        gguf.join(parts, whole, arguments.sha256)
-    for part in parts:
-        part.unlink(missing_ok=True)
-    print("converting the causal model")
-    return gguf.convert(whole, folder, keep / "causal-tokenizer")
-
-
-def _masked(arguments: argparse.Namespace, keep: Path) -> Path | None:
-    folder, encoder = keep / "masked", keep / "encoder"
-    if (folder / "config.json").is_file():
-        return folder
-    parts = [keep / f"masked.{i}" for i in range(arguments.masked_parts)]
-    if not encoder.is_dir() and all(part.is_file() for part in parts):
-        with tarfile.open(gguf.join(parts, keep / "encoder.tar")) as tar:
-            tar.extractall(keep, filter="data")
-    if not encoder.is_dir():
-        return None
-    texts = mlm_head.texts_of(arguments.data)
-    print(f"training a masked-language head on {len(texts)} training sentences")
-    mlm_head.train_head(
-        encoder, texts, folder, steps=arguments.head_steps, seconds=arguments.head_seconds, device=arguments.device
-    )
-    return folder
+def _recipe(arguments: argparse.Namespace) -> Recipe:
+    names = ("keep", "data", "device", "parts", "sha256", "masked_parts", "head_steps", "head_seconds")
+    return Recipe(**{name: getattr(arguments, name) for name in names})
 
 
 def export(store: Store, out: Path) -> None:

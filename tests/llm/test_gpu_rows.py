@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import sys
 import tarfile
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from llm_families import make, wordpiece
 
 from helene.lab.store import read_jsonl
-from llm_bench import gguf, gpu_rows, mlm_head, models
+from llm_bench import cards, gguf, gpu_rows, mlm_head, models
 from llm_bench.tables import execute, presets
 from llm_bench.tiny.pretrain import Recipe, tiny_model
 
@@ -112,7 +113,7 @@ def test_calls_collect_run_and_export(short, toy_data, tmp_path, capsys):
         "MiniLM-L6 with an MLM head trained here"
     }
     words = [*words[:-1], "short/causal/sst2/mezo,zero-shot", "--model", f"causal={causal}"]
-    assert gpu_rows.main([*words, "--methods", "zero-shot"]) == 0
+    assert gpu_rows.main([*words, "--rows", "short/causal/sst2/zero-shot"]) == 0
     file = out / "short-causal-sst2.jsonl"
     assert [r.config["method"] for r in read_jsonl(file)] == ["zero-shot"]
     assert gpu_rows.main(words) == 0
@@ -128,6 +129,23 @@ def test_calls_collect_run_and_export(short, toy_data, tmp_path, capsys):
     words[1] = str(tmp_path / "another")
     assert gpu_rows.main([*words, "--resume", str(out), "--minutes", "0"]) == 0
     assert "all runs are there" in capsys.readouterr().out
+
+
+def test_two_cards_share_the_cells_of_a_call(toy_data, tmp_path, capfd):
+    causal = tiny_model(Recipe("causal", steps=2, width=16, heads=2), tmp_path / "cache")
+    words = ["--keep", str(tmp_path / "k"), "--data", str(toy_data), "--out", str(tmp_path / "o"), "--device", "cpu"]
+    words += ["--random-models", "--model", f"causal={causal}", "--rows", "smoke/causal/sst2/zero-shot,bias-only"]
+    assert gpu_rows.main([*words, "--cards", "2"]) == 0
+    assert capfd.readouterr().out.count("| test |") == 2, "each cell was run once"
+    assert [path.name for path in (tmp_path / "o").iterdir()] == ["smoke-causal-sst2.jsonl"]
+    methods = {record.config["method"] for record in read_jsonl(tmp_path / "o" / "smoke-causal-sst2.jsonl")}
+    assert methods == {"zero-shot", "bias-only"}
+    assert (
+        cards.side_by_side(
+            [[sys.executable, "-c", "import os; raise SystemExit(os.environ['CUDA_VISIBLE_DEVICES'] == '1')"]] * 2
+        )
+        == 1
+    )
 
 
 def test_what_is_there_is_exported_when_a_call_is_interrupted(short, toy_data, tmp_path, monkeypatch, capsys):
