@@ -48,7 +48,7 @@ class Swap:
             self.watch.paused = False
 
     def leave(self, indices: Sequence[int]) -> None:
-        """Undo one `enter`; with the first one undone, parameters point at their own memory again."""
+        """Undo one `enter`; with all of them undone, parameters point at their own memory again."""
         with torch.inference_mode(False), torch.no_grad():
             for i in indices:
                 self.depth[i] -= 1

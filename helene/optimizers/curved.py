@@ -11,14 +11,14 @@ from helene import curvature as sources
 from helene import functional, noise
 from helene.directions import chunks
 from helene.optimizers import checks
-from helene.optimizers.base import Base, Chunk, Updates
+from helene.optimizers.base import Base, Chunk, Options, Updates
 from helene.optimizers.zeroth import Directions, ZerothOrder
 from helene.probe import Closure
 
 CURVATURE = "curvature"
 
 
-class Curvature(Directions, total=False):
+class CurvatureOptions(Options, total=False):
     """Keyword arguments of the methods that keep h, see `Curved`."""
 
     curvature: str
@@ -27,6 +27,10 @@ class Curvature(Directions, total=False):
     interval: int
     bias_correction: bool
     first_estimate: int
+
+
+class Curvature(CurvatureOptions, Directions, total=False):
+    """Those of the zeroth-order ones among them."""
 
 
 class Curved(Base):

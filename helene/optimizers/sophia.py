@@ -9,8 +9,8 @@ from torch import Tensor
 
 from helene import functional
 from helene.optimizers import checks
-from helene.optimizers.base import LearningRate, Options, Updates
-from helene.optimizers.curved import CURVATURE, Curvature, Curved
+from helene.optimizers.base import LearningRate, Updates
+from helene.optimizers.curved import CURVATURE, Curvature, CurvatureOptions, Curved
 from helene.optimizers.first import FirstOrder
 from helene.optimizers.zeroth import ZerothOrder
 
@@ -92,17 +92,6 @@ class ZOSophia(_SophiaRule, ZerothOrder):
         super().__init__(params, hyper, options)
 
 
-class SophiaOptions(Options, total=False):
-    """Keyword arguments of `SophiaG`, see `Curved`."""
-
-    curvature: str
-    batch_size: int | None
-    beta2: float
-    interval: int
-    bias_correction: bool
-    first_estimate: int
-
-
 class SophiaG(_SophiaRule, FirstOrder):
     r"""Sophia-G: `ZOSophia`'s equations on the gradient, h from labels drawn from the model (Liu et al. 2023).
 
@@ -137,7 +126,7 @@ class SophiaG(_SophiaRule, FirstOrder):
         gamma: float = 0.05,
         clip: float = 1.0,
         denominator_eps: float = 1e-12,
-        **options: Unpack[SophiaOptions],
+        **options: Unpack[CurvatureOptions],
     ) -> None:
         hyper = {"lr": lr, "beta1": beta1, "gamma": gamma, "clip": clip, "denominator_eps": denominator_eps}
         super().__init__(params, hyper, options)

@@ -195,6 +195,12 @@ def masked_task(
     )
 
 
+def entailment_template(row: Row) -> tuple[str, ...]:
+    """LM-BFF's template of premise and hypothesis: ``premise ? <mask> , hypothesis``."""
+    premise, hypothesis = without_final_punctuation(row["premise"]), lower_first(row["hypothesis"].strip())
+    return Sentence(premise), "?", MASK, ",", Sentence(f" {hypothesis}")
+
+
 class _Noting(dict[str, Any]):
     """A row that knows which field was read last."""
 

@@ -40,3 +40,15 @@ def sample_data(toy_data):
     """Real rows where the environment names a folder of them, else generated ones."""
     named = os.environ.get("HELENE_SAMPLE_DATA")
     return Path(named) if named else toy_data
+
+
+@pytest.fixture(scope="module")
+def env(toy_data, tmp_path_factory):
+    """An environment with a tiny random model of each kind."""
+    from small_runs import random_models
+
+    from llm_bench.runs.environment import environment
+    from llm_bench.runs.session import close_sessions
+
+    yield environment(toy_data, models=random_models(tmp_path_factory.mktemp("models")), pretrained=False)
+    close_sessions()

@@ -1,67 +1,26 @@
-"""Runs: configs, batches, resuming to the bit, replaying the best step, and every way to end."""
+"""Runs: configs, batches, replaying the best step, the engine, and every way to end."""
 
 import dataclasses
 import json
 import math
-import multiprocessing
-import os
-import signal
-import time
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llm_families import make
+from small_runs import comparable, opt, result_of
 
 from helene.lab import canonical
 from helene.lab.executors import InlineExecutor
-from helene.lab.store import Store, StoreError, config_key
+from helene.lab.store import Store, config_key
 from helene.lab.sweep import sweep
 from llm_bench.runs import config as configs
-from llm_bench.runs.checkpoint import Folder
-from llm_bench.runs.config import RunConfig, from_dict
-from llm_bench.runs.environment import environment, resolved
-from llm_bench.runs.meters import Stopwatch
+from llm_bench.runs.config import from_dict
+from llm_bench.runs.environment import resolved
 from llm_bench.runs.run import run
 from llm_bench.runs.session import close_sessions, session
 from llm_bench.runs.stream import BatchStream
 from llm_bench.runs.train import Training
-
-SMALL = {"num_train": 48, "num_dev": 24, "num_test": 30}
-
-
-@pytest.fixture(scope="module")
-def env(toy_data, tmp_path_factory):
-    """An environment with a tiny random model of each kind."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    folder = tmp_path_factory.mktemp("models")
-    sources = {}
-    for family in ("opt", "roberta"):
-        model = make(family, dtype=torch.float32, layers=1)
-        model.module.save_pretrained(folder / family)
-        model.tokenizer.save_pretrained(folder / family)
-        sources[family] = str(folder / family)
-    yield environment(toy_data, models=sources, pretrained=False)
-    close_sessions()
-
-
-def opt(**more):
-    values = {"model": "opt", "kind": "causal", "task": "sst2", "method": "mezo", "lr": 1e-3, "eps": 1e-3, **SMALL}
-    return RunConfig(**{**values, "tuning": "prefix", "steps": 12, "eval_every": 4, "batch_size": 4, **more})
-
-
-def result_of(config, env, **changes):
-    env = dataclasses.replace(env, **changes)
-    return run(resolved(config, env).to_dict(), env)
-
-
-def comparable(result):
-    return canonical.without_seconds(canonical.plain(result))
-
 
 # Configs
 
@@ -334,113 +293,6 @@ def test_out_of_memory_is_a_row_and_the_sweep_goes_on(env, tmp_path, monkeypatch
     assert "a batch_size of 4" in first.result["message"]
     assert not first.failed
     assert second.result["status"] == "out_of_budget"
-
-
-# Interruptions
-
-
-def _run_and_save_often(config, env):
-    run(config, env)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "config",
-    [
-        opt(method="helene", tuning="full", lr=1e-4, hyper={"interval": 3}, steps=60, eval_every=20),
-        opt(method="mezo", lr=1e-2, steps=60, eval_every=20),
-    ],
-    ids=lambda c: f"{c.method}-{c.tuning}",
-)
-def test_a_run_goes_on_after_sigkill_to_the_same_bits(config, env, tmp_path):
-    config = resolved(config, env)
-    expected = result_of(config, env)
-    often = dataclasses.replace(env, work=str(tmp_path), save_seconds=0.0)
-    state = tmp_path / config_key(config.to_dict()) / "state.pt"
-    process = multiprocessing.get_context("spawn").Process(target=_run_and_save_often, args=(config.to_dict(), often))
-    process.start()
-    deadline = time.monotonic() + 60
-    while not state.is_file() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    saved = torch.load(state, weights_only=True)["progressed"]["step"]
-    assert 0 < saved < 60
-    opened = session(config, often)
-    training = Training(config, opened, Folder(often.work, config_key(config.to_dict())))
-    assert training._restore()
-    assert training.state.step == saved
-    found = run(config.to_dict(), often)
-    found.pop("trajectory_bytes")
-    expected.pop("trajectory_bytes")
-    assert comparable(found) == comparable(expected)
-    assert not state.exists(), "a finished run leaves nothing under way"
-    assert (tmp_path / "trajectories").is_dir()
-
-
-def test_a_saved_run_goes_on_in_the_same_process_too(env, tmp_path):
-    """Also methods with gradients, on a CPU, whose best weights are a copy."""
-    for config in (opt(method="ft-adam", eps=None), opt(method="helene-own-batch", lr=1e-4)):
-        expected = result_of(config, env)
-        often = dataclasses.replace(env, work=str(tmp_path), save_seconds=0.0)
-        wanted = resolved(config, often)
-        opened = session(wanted, often)
-        interrupted = Training(wanted, opened, Folder(often.work, config_key(wanted.to_dict())))
-        interrupted._look()
-        interrupted._watch = Stopwatch(torch.device("cpu"))
-        interrupted._steps(4, math.inf)
-        interrupted._look()
-        interrupted._steps(6, math.inf)
-        interrupted._save()
-        found = run(wanted.to_dict(), often)
-        for result in (found, expected):
-            result.pop("trajectory_bytes")
-        assert comparable(found) == comparable(expected)
-
-
-def test_a_damaged_save_begins_the_run_anew(env, tmp_path):
-    config = resolved(opt(), env)
-    folder = tmp_path / config_key(config.to_dict())
-    folder.mkdir()
-    (folder / "state.pt").write_bytes(b"torn")
-    result = result_of(config, env, work=str(tmp_path))
-    expected = result_of(config, env)
-    result.pop("trajectory_bytes"), expected.pop("trajectory_bytes")
-    assert comparable(result) == comparable(expected)
-
-
-def test_a_full_disk_is_one_clear_error(tmp_path, monkeypatch):
-    def full(*_):
-        raise RuntimeError("PytorchStreamWriter failed writing file: No space left on device")
-
-    monkeypatch.setattr("torch.save", full)
-    with pytest.raises(ValueError, match=r"cannot write .*No space left.*what was finished is in the store"):
-        Folder(str(tmp_path), "k").save("state.pt", {})
-    assert not list(Path(tmp_path).rglob("*.partial"))
-
-
-def test_two_sweeps_on_one_store_are_refused(tmp_path):
-    with Store(tmp_path / "s.sqlite"), pytest.raises(StoreError, match="is being written by process"):
-        Store(tmp_path / "s.sqlite")
-
-
-def test_a_trajectory_is_kept_beside_the_store_and_replays(env, tmp_path):
-    from helene.trajectory import Trajectory
-    from llm_bench import methods
-    from llm_bench.runs.checkpoint import weights
-
-    config = resolved(opt(lr=1e-3), env)
-    result = result_of(config, env, work=str(tmp_path))
-    (path,) = (tmp_path / "trajectories").glob("*.npz")
-    assert path.stat().st_size == result["trajectory_bytes"]
-    opened = session(config, env)
-    opened.reset(config.seed)
-    optimizer = methods.build("mezo", opened.model.module, config.hyper_parameters(), seed=0, batch_size=4, steps=12)
-    Trajectory.load(path).replay(optimizer)
-    replayed = weights(opened.model.module)
-    training = Training(config, opened, Folder(None, ""))
-    training.run()
-    assert all(torch.equal(a, replayed[name]) for name, a in weights(opened.model.module).items())
 
 
 @pytest.mark.parametrize("config", [opt(), opt(method="helene", lr=1e-4), opt(task="copa", tuning="lora")], ids=str)
