@@ -123,12 +123,8 @@ def cost(config: Config) -> float:
     groups, kind = problem["layers"], problem["kind"]
     d, width = sum(n * w for n, w in groups), max(w for _, w in groups)
     if "control" in config:
-        return (
-            0.01
-            if kind == "gram"
-            else (20.0 if kind == "coupled" else 1.0)
-            * (0.05 + 6e-4 * (width if config["control"] == "per_layer" else d))
-        )
+        size = width if config["control"] == "per_layer" else d
+        return 0.01 if kind == "gram" else {"coupled": 25.0, "regression": 5.0}.get(kind, 3.0) * (0.05 + 6e-4 * size)
     method = config["method"]
     if kind == "gram":
         return (4e-4 if method == "heavy_ball" else 8e-5) * d
