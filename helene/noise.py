@@ -157,15 +157,18 @@ def normal_rows(seed: int, steps: Sequence[int], draw: int, parameters: Sequence
     size = math.prod(shape)
 
     def full(values: np.ndarray, axis: int) -> np.ndarray:
+        if len(values) == 1:  # equal for all counters
+            return values
         return np.broadcast_to(np.expand_dims(values, [i for i in range(3) if i != axis]), shape).reshape(-1)
 
-    block, c1, c3 = full(np.arange(num_blocks, dtype=np.uint64), 2), full(low, 1), full(high, 1)
-    c2 = full(np.asarray(steps, np.uint64), 0)
+    block = np.broadcast_to(np.arange(num_blocks, dtype=np.uint64), shape).reshape(-1)
+    others = full(low, 1), full(np.asarray(steps, np.uint64), 0), full(high, 1)
     out = np.empty((size, 4), np.float32)
     work = _workspace(size)
     for lo in range(0, size, _CHUNK):
         part = slice(lo, min(lo + _CHUNK, size))
-        a, b = _philox(block[part], c1[part], c2[part], c3[part], seed, ROUNDS, work)
+        c1, c2, c3 = (c if len(c) == 1 else c[part] for c in others)
+        a, b = _philox(block[part], c1, c2, c3, seed, ROUNDS, work)
         _box_muller(a, b, out[part], work)
     return torch.from_numpy(out.reshape(*shape[:2], 4 * num_blocks)[..., :count])
 

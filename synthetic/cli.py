@@ -123,12 +123,10 @@ def cost(config: Config) -> float:
     groups, kind = problem["layers"], problem["kind"]
     d, width = sum(n * w for n, w in groups), max(w for _, w in groups)
     if "control" in config:
-        return (
-            0.01
-            if kind == "gram"
-            else (20.0 if kind == "coupled" else 1.0)
-            * (0.05 + 6e-4 * (width if config["control"] == "per_layer" else d))
-        )
+        size = width if config["control"] == "per_layer" else d
+        few = kind == "quadratic" and len(groups) == 1 and "levels" in problem.get("spectrum", {})
+        factor = 1.0 if few else {"coupled": 25.0, "regression": 5.0}.get(kind, 4.0)
+        return 0.01 if kind == "gram" else factor * (0.05 + 6e-4 * size)
     method = config["method"]
     if kind == "gram":
         return (4e-4 if method == "heavy_ball" else 8e-5) * d

@@ -83,6 +83,11 @@ def _runs(d: int) -> int:
     return int(np.clip(6800 // d, 24, 2000))
 
 
+def _race(d: int) -> float:
+    """Runs end at this multiple of the best median; small problems scatter more, and cost less."""
+    return 4.0 if d <= 64 else 1.5
+
+
 def _kinds(problem: Separable, x0: torch.Tensor, per_layer: bool) -> tuple[_Kind, ...]:
     """What is alike among the coordinates that share a direction, one entry per direction."""
     parts = problem.layers.slices() if per_layer else [slice(0, problem.layers.d)]
@@ -101,7 +106,8 @@ def _chain_counts(layers: tuple[_Kind, ...], per_layer: bool, target: float) -> 
     for i, layer in enumerate(layers):
         for j, ((eigenvalue, _, distance), count) in enumerate(layer):
             lam[i, j], sizes[i, j], squares[i, j] = eigenvalue, count, count * distance**2
-    return predict.chain_counts(lam, sizes, squares, per_layer, target, _runs(int(sizes.sum())))
+    d = int(sizes.sum())
+    return predict.chain_counts(lam, sizes, squares, per_layer, target, _runs(d), race=_race(d))
 
 
 @cache
@@ -131,22 +137,25 @@ def _drawn(profile: str, directions: tuple[_Kind, ...], anchor: float, per_layer
         layers if per_layer else None,
         anchor,
         target,
+        race=_race(d),
     )
 
 
 def _drawn_coupled(
     problem: Problem, start: dict[str, Any], x0: torch.Tensor, per_layer: bool, target: float
 ) -> predict.Array:
-    """Counts of draws from the starts that are measured from, for they matter more than the directions; twice each."""
-    scale = scale_of(problem, x0, target)
+    """Counts of draws from the starts that are measured from, for they matter more than the directions."""
+    scale, chosen = scale_of(problem, x0, target), seeds(problem.layers.d)["test"]
+    chosen = chosen * max(2, _runs(problem.layers.d) // len(chosen))
     hessian = problem.hessian(torch.zeros(problem.layers.d, dtype=torch.float64)).numpy()
     return predict.drawn_counts(
         lambda x: x @ hessian,
         lambda x: (x @ hessian * x).sum(-1),
-        starts(problem, start["kind"], start["size"], seeds(problem.layers.d)["test"] * 2).numpy(),
+        starts(problem, start["kind"], start["size"], chosen).numpy(),
         problem.layers.slices() if per_layer else None,
         scale.layer_trace if per_layer else scale.trace,
         target,
+        race=_race(problem.layers.d),
     )
 
 

@@ -54,7 +54,7 @@ def controls_section(analysed: Sequence[Analysed]) -> Section:
             "loss evaluations cannot). Where a control is off by more than 0.05 plus half its interval, nothing is "
             "concluded. A single cell scatters, for its step size is chosen on few seeds and judged on few others. "
             "Where theory gives the whole law of the count, its range holds 95 % of the medians so found: the table "
-            "says how many cells lie in theirs. Where by theory itself the median may be a miss or beyond 1.5 times the "
+            "says how many cells lie in theirs. Where by theory itself the median may be a miss or far beyond the "
             "best, so that the range has no end, a cell determines no exponent and is left out."
         ),
         table(headers, rows),
