@@ -1,25 +1,38 @@
-"""Models made of what was carried to a machine piece by piece, kept in a folder of its own.
+"""Models carried to a machine piece by piece: packed by ``python -m llm_bench.carried``, made of the pieces there.
 
-Files that may come, in any number of calls::
+The causal model's GGUF file is converted once where it is packed, for its tokenizer, which some versions of
+transformers read wrongly from such a file, and for the loss of a known text, by which the other machine checks that it
+reads both alike. What is carried, in any number of calls::
 
     gguf.0, gguf.1, ...           raw parts of the causal model's GGUF file
     causal-tokenizer/             its tokenizer.json (or .json.gz), tokenizer_config.json, known_text.json
     encoder/                      the masked model's encoder folder, or
     masked.0, masked.1, ...       raw parts of a tar file of that folder
-    site/                         Python packages that the machine lacks, such as gguf, with their .dist-info
+    site/                         Python packages that the machine lacks, such as gguf, with their metadata
 """
 
 from __future__ import annotations
 
+import argparse
+import gzip
+import hashlib
 import importlib
+import io
+import math
 import shutil
 import sys
 import tarfile
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
-from llm_bench import gguf, mlm_head
+from llm_bench import gguf, mlm_head, models
+from llm_bench.preflight import KNOWN_FILE, write_known
 from llm_bench.tasks.base import Kind
+
+MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -94,3 +107,84 @@ class Recipe:
             encoder, texts, folder, steps=self.head_steps, seconds=self.head_seconds, device=self.device
         )
         return folder
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the folders, and print what the other machine must be told of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gguf", type=Path, required=True, help="file of the causal model")
+    parser.add_argument("--encoder", type=Path, help="folder of the masked model's encoder")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the folders 0, 1, ...")
+    parser.add_argument("--mebibytes", type=float, default=52.0, help="most of one folder")
+    arguments = parser.parse_args(argv)
+    most = int(arguments.mebibytes * MEBIBYTE)
+    whole = arguments.gguf.read_bytes()
+    parts = split(whole, most, "gguf")
+    with tempfile.TemporaryDirectory() as folder:
+        converted = gguf.convert(arguments.gguf, Path(folder) / "model")
+        write_known(models.load(converted, "causal", "float32"), converted)
+        small = pack_tokenizer(converted) | package("gguf")
+    masked = split(archive(arguments.encoder), most, "masked") if arguments.encoder is not None else {}
+    folders = write(arguments.out, [small, *({name: data} for name, data in (parts | masked).items())], most)
+    told = f"--parts {len(parts)} --masked-parts {len(masked)} --sha256 {hashlib.sha256(whole).hexdigest()}"
+    print(f"{len(folders)} folders in {arguments.out}; tell llm_bench.gpu_rows: {told}")
+    return 0
+
+
+def split(data: bytes, most: int, name: str) -> dict[str, bytes]:
+    """Equal parts ``name.0``, ``name.1``, ... of at most so many bytes."""
+    count = max(1, math.ceil(len(data) / most))
+    size = math.ceil(len(data) / count)
+    return {f"{name}.{i}": data[i * size : (i + 1) * size] for i in range(count)}
+
+
+def archive(folder: Path) -> bytes:
+    """A tar file that holds a model folder as ``encoder``."""
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as tar:
+        tar.add(folder, "encoder")
+    return held.getvalue()
+
+
+def pack_tokenizer(model: Path) -> dict[str, bytes]:
+    """The files of a model's tokenizer, packed, and the loss of the known text."""
+    found = {"causal-tokenizer/tokenizer.json.gz": gzip.compress((model / "tokenizer.json").read_bytes())}
+    for name in ("tokenizer_config.json", KNOWN_FILE):
+        found[f"causal-tokenizer/{name}"] = (model / name).read_bytes()
+    return found
+
+
+def package(name: str) -> dict[str, bytes]:
+    """The files of an installed package, its metadata included.
+
+    Raises:
+        ValueError: If it is not installed.
+    """
+    try:
+        files = metadata.distribution(name).files or []
+    except metadata.PackageNotFoundError as err:
+        raise ValueError(f"{name} is not installed, so it cannot be packed; pip install {name}") from err
+    kept = [path for path in files if ".." not in path.parts and path.suffix in ("", ".py")]  # no scripts
+    return {f"site/{path}": Path(str(path.locate())).read_bytes() for path in kept}
+
+
+def write(out: Path, pieces: Sequence[dict[str, bytes]], most: int) -> list[Path]:
+    """Put pieces, each of which stays together, into as few folders of about ``most`` bytes as fit them in order."""
+    shutil.rmtree(out, ignore_errors=True)
+    folders: list[Path] = []
+    left = 0
+    for piece in pieces:
+        size = sum(map(len, piece.values()))
+        if not folders or size > left:
+            folders.append(out / str(len(folders)))
+            left = most
+        left -= size
+        for name, data in piece.items():
+            path = folders[-1] / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    return folders
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -10,7 +10,7 @@ import torch
 from llm_families import make, wordpiece
 
 from helene.lab.store import read_jsonl
-from llm_bench import cards, gguf, gpu_rows, mlm_head, models
+from llm_bench import cards, carried, gguf, gpu_rows, mlm_head, models
 from llm_bench.tables import execute, presets
 from llm_bench.tiny.pretrain import Recipe, tiny_model
 
@@ -47,6 +47,12 @@ def encoder(folder):
     bert = make("bert", dtype=torch.float32, layers=1)
     tf.BertModel(bert.module.config).save_pretrained(folder)
     wordpiece().save_pretrained(folder)
+    return folder
+
+
+def save(model, folder):
+    model.module.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
     return folder
 
 
@@ -129,6 +135,28 @@ def test_calls_collect_run_and_export(short, toy_data, tmp_path, capsys):
     words[1] = str(tmp_path / "another")
     assert gpu_rows.main([*words, "--resume", str(out), "--minutes", "0"]) == 0
     assert "all runs are there" in capsys.readouterr().out
+
+
+def test_what_is_packed_is_what_a_call_takes(tmp_path, monkeypatch):
+    """The file itself is not converted here: it is a text of bytes, and the model a tiny one."""
+    (tmp_path / "m.gguf").write_bytes(bytes(range(256)) * 1000)
+    model = make("opt")
+    monkeypatch.setattr(carried.gguf, "convert", lambda source, out, *rest: save(model, out))
+    folder = encoder(tmp_path / "e")
+    words = ["--gguf", str(tmp_path / "m.gguf"), "--encoder", str(folder), "--out", str(tmp_path / "c")]
+    monkeypatch.setattr(carried, "package", lambda name: {f"site/{name}/__init__.py": b""})
+    assert carried.main([*words, "--mebibytes", "0.125"]) == 0
+    recipe = carried.Recipe(tmp_path / "k", tmp_path, "cpu", 2, None, 0, 1, 1.0)
+    recipe.keep.mkdir()
+    sizes = []
+    for piece in sorted((tmp_path / "c").iterdir(), key=lambda path: int(path.name)):
+        sizes.append(sum(path.stat().st_size for path in piece.rglob("*") if path.is_file()))
+        recipe.take(piece)
+    assert max(sizes) <= 0.125 * 2**20
+    made = recipe.make("causal")
+    assert made == recipe.keep / "causal"
+    assert (recipe.keep / "causal.gguf").read_bytes() == (tmp_path / "m.gguf").read_bytes()
+    assert "site" in {path.name for path in recipe.keep.iterdir()}
 
 
 def test_two_cards_share_the_cells_of_a_call(toy_data, tmp_path, capfd):
