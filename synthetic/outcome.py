@@ -107,8 +107,8 @@ class Ledger:
         if not self.traces:
             if torch.equal(gaps.clamp(low, high), gaps):
                 return t + gaps.shape[-1]
-            events = ((gaps < low) | ~(gaps <= high)) & self._open[..., None]
-            notable = events.flatten(0, 1).any(0).nonzero().flatten().tolist()
+            events = (((gaps < low) | ~(gaps <= high)) & self._open[..., None]).numpy()
+            notable = sorted(set(events[events.any(-1)].argmax(-1).tolist()))  # with its first event a run ends
         for k in notable:
             self.judge(t + k + 1, gaps[..., k])
             if self.over(t + k + 1):

@@ -9,7 +9,7 @@ a quadratic goes a block of steps at a time (`synthetic.blocks`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -146,7 +146,8 @@ class _Batch:
     def _go_in_blocks(self, steps: range) -> int:
         """The same for MeZO on a quadratic."""
         t = steps.start - 1
-        for y in self.outer.roots(self._drawn(steps)).split(block_of(self.layers.d), 1):
+        drawn = torch.stack([self.outer.roots(z) for z in self._drawn(steps)])  # turned while they are in the cache
+        for y in drawn.split(block_of(self.layers.d), 1):
             t = self.ledger.judge_block(t, descend_block(self.x, y, self.given["lr"]))
             if self.ledger.over(t):
                 break
@@ -167,16 +168,16 @@ class _Batch:
         else:
             self.ledger.judge(t, self.problem.gap_below(self.p, self.slope), lambda: self.problem.gap(self.p))
 
-    def _drawn(self, steps: range) -> Tensor:
-        """z in the coordinates, (seeds, steps, d)."""
-        return torch.stack([directions(self.layers, seed, steps, self.ids) for seed in self.seeds]).to(self.dtype)
+    def _drawn(self, steps: range) -> Iterator[Tensor]:
+        """z in the coordinates, (steps, d), seed by seed."""
+        return (directions(self.layers, seed, steps, self.ids).to(self.dtype) for seed in self.seeds)
 
     def _directions(self, steps: range) -> tuple[Tensor, Tensor]:
         """z in the frame of x and the features of z, each (seeds, steps, d) or (seeds, steps, p)."""
         if self.method.directions == "none":
             nothing = torch.zeros(len(self.seeds), 1, 1, dtype=self.dtype)
             return nothing, nothing
-        z = self._drawn(steps)
+        z = torch.stack(list(self._drawn(steps)))
         y = self.outer.features(z)
         return (y, y) if self.turns else (z, y)
 
