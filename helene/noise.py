@@ -151,26 +151,23 @@ def normal_rows(seed: int, steps: Sequence[int], draw: int, parameters: Sequence
     num_blocks = -(-count // 4)
     for parameter in parameters:
         _check_key(seed, max(steps, default=0), draw, parameter, count)
-    ids = np.asarray(parameters, np.uint64)
+    ids, times = np.asarray(parameters, np.uint64), np.asarray(steps, np.uint64)
     low, high = ids & np.uint64(0xFFFFFFFF), (ids >> _32) | np.uint64(draw << 16)
-    shape = len(steps), len(parameters), num_blocks
-    size = math.prod(shape)
-
-    def full(values: np.ndarray, axis: int) -> np.ndarray:
-        if len(values) == 1:  # equal for all counters
-            return values
-        return np.broadcast_to(np.expand_dims(values, [i for i in range(3) if i != axis]), shape).reshape(-1)
-
-    block = np.broadcast_to(np.arange(num_blocks, dtype=np.uint64), shape).reshape(-1)
-    others = full(low, 1), full(np.asarray(steps, np.uint64), 0), full(high, 1)
-    out = np.empty((size, 4), np.float32)
-    work = _workspace(size)
-    for lo in range(0, size, _CHUNK):
-        part = slice(lo, min(lo + _CHUNK, size))
-        c1, c2, c3 = (c if len(c) == 1 else c[part] for c in others)
-        a, b = _philox(block[part], c1, c2, c3, seed, ROUNDS, work)
-        _box_muller(a, b, out[part], work)
-    return torch.from_numpy(out.reshape(*shape[:2], 4 * num_blocks)[..., :count])
+    out = np.empty((len(steps), len(parameters), num_blocks, 4), np.float32)
+    # Counters are laid out for as many steps as fill a chunk: all of them at once would not stay in the cache.
+    a_step = len(parameters) * num_blocks
+    some = max(1, _CHUNK // max(1, a_step))
+    block = np.tile(np.arange(num_blocks, dtype=np.uint64), min(some, len(steps)) * len(parameters))
+    c1, c3 = (np.tile(np.repeat(c, num_blocks), some) if len(c) > 1 else c for c in (low, high))
+    work = _workspace(min(_CHUNK, len(steps) * a_step))
+    for first in range(0, len(steps), some):
+        c2 = np.repeat(times[first : first + some], a_step)
+        rows = out[first : first + some].reshape(-1, 4)
+        for lo in range(0, len(rows), _CHUNK):
+            part = slice(lo, min(lo + _CHUNK, len(rows)))
+            a, b = _philox(block[part], *(c[part] if len(c) > 1 else c for c in (c1, c2, c3)), seed, ROUNDS, work)
+            _box_muller(a, b, rows[part], work)
+    return torch.from_numpy(out.reshape(len(steps), len(parameters), 4 * num_blocks)[..., :count])
 
 
 class _Workspace:
