@@ -165,7 +165,8 @@ def normal_rows(seed: int, steps: Sequence[int], draw: int, parameters: Sequence
         rows = out[first : first + some].reshape(-1, 4)
         for lo in range(0, len(rows), _CHUNK):
             part = slice(lo, min(lo + _CHUNK, len(rows)))
-            a, b = _philox(block[part], *(c[part] if len(c) > 1 else c for c in (c1, c2, c3)), seed, ROUNDS, work)
+            w1, w2, w3 = (c[part] if len(c) > 1 else c for c in (c1, c2, c3))
+            a, b = _philox(block[part], w1, w2, w3, seed, ROUNDS, work)
             _box_muller(a, b, rows[part], work)
     return torch.from_numpy(out.reshape(len(steps), len(parameters), 4 * num_blocks)[..., :count])
 
