@@ -45,14 +45,14 @@ def table(arguments: argparse.Namespace) -> int:
     """Make a table's runs and write its page."""
     from llm_bench.tables import draw, page
     from llm_bench.tables.paper import TABLES
-    from llm_bench.tables.plan import cells_of_table
+    from llm_bench.tables.plan import cells_of_table, controls_beside
 
     if arguments.which == "memory":
         return _memory(arguments)
     bench, paper = given.bench(arguments), TABLES[arguments.which]
     wanted = cells_of_table(bench.preset, paper)
     records = _execute(arguments, bench, wanted)
-    made = page.collect(bench, wanted, records)
+    made = page.collect(bench, [*wanted, *controls_beside(bench.preset, paper)], records)
     command = given.command(arguments, "table")
     sections = [page.table_section(made, paper, bench.models), draw.section(made), page.costs_section(made)]
     sections += [page.sensitivity_section(made), page.cells_section(made, command), page.facts_section(made)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from helene.lab import pages
 from helene.lab.store import Record
-from llm_bench.tables.page import CONTROLS, label
+from llm_bench.tables.page import CONTROLS, label, write_leaf
 from llm_bench.tables.paper import MEMORY
 
 # The paper gives OPT-1.3B's numbers; the others are from MeZO's appendix (MultiRC, about 400 tokens), as remembered.
@@ -40,7 +40,7 @@ def write(out: Path, shapes: Sequence[Record], runs: Sequence[Record], command: 
     text = pages.render_page(
         title="Memory", answer=_answer(shapes), sections=sections, command=command, provenance=provenance
     )
-    return pages.write_text(Path(out) / "llm" / "table-memory.html", text)
+    return write_leaf(out, "table-memory", text, title="Memory", answer=_answer(shapes), command=command)
 
 
 def _answer(records: Sequence[Record]) -> str:

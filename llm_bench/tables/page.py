@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from helene.lab import pages
+from helene.lab import canonical, pages
 from helene.lab.store import Record
 from llm_bench import methods
 from llm_bench.runs.config import from_dict, to_toml
@@ -73,14 +73,15 @@ def table_section(table: Table, paper: PaperTable, models: Mapping[Any, str]) ->
     columns = [c for c in paper.columns if any((cell.kind, cell.task) == c for cell in table)]
     cells = {(cell.method, cell.tuning, cell.kind, cell.task): value for cell, value in table.items()}
     rows = []
-    for method, tuning in paper.rows:
+    controls = [(m, "full") for m in CONTROLS if (m, "full") not in paper.rows]
+    for method, tuning in [*paper.rows, *controls]:
         row: list[Any] = [label(method, tuning)]
         for kind, task in columns:
             printed = paper.printed.get(((method, tuning), (kind, task)))
             row.append("–" if printed is None else _printed(*printed))
             _, found = cells.get((method, tuning, kind, task), (None, None))
             row.append(NOT_RUN if found is None else _measured(found, anchor(Cell(kind, task, method, tuning))))
-        if any(cell != NOT_RUN for cell in row[2::2]) or (method, tuning) != CONTROL:
+        if any(cell != NOT_RUN for cell in row[2::2]) or method not in {CONTROL[0], *(m for m, _ in controls)}:
             rows.append(row)
     headers = ["method"] + [h for kind, task in columns for h in (f"{task} ({kind}), paper", f"{task}, measured")]
     used = ", ".join(f"{kind}: {models[kind]}" for kind in sorted({kind for kind, _ in columns}))
@@ -235,17 +236,24 @@ def facts_section(table: Table) -> pages.Section:
 def write(
     out: Path, name: str, *, title: str, table: Table, sections: Sequence[pages.Section], command: str, provenance: Any
 ) -> Path:
-    """Write ``out/llm/NAME.html``, the part's summary and the index; returns the page."""
+    """Write ``out/llm/NAME.html`` with its JSON, the part's main page and summary, and the index; returns the page."""
     said = answer(table)
     lead = [pages.paragraph("Models are named as they are; none of them is the paper's unless it says so.")]
     text = pages.render_page(
         title=title, answer=said, sections=sections, command=command, provenance=provenance, lead=lead
     )
-    path = pages.write_text(Path(out) / "llm" / f"{name}.html", text)
     pages.write_text(Path(out) / "llm" / "index.html", text)
     pages.write_summary(Path(out), "llm", title=title, answer=said, command=command, cells=_plain(table))
+    return write_leaf(out, name, text, title=title, answer=said, command=command, cells=_plain(table))
+
+
+def write_leaf(out: Path, name: str, text: str, **summary: Any) -> Path:
+    """Write a page and its JSON, by which the index finds it; returns the page."""
+    folder = Path(out) / "llm"
+    pages.write_text(folder / f"{name}.json", canonical.dumps(summary, indent=1) + "\n")
+    page = pages.write_text(folder / f"{name}.html", text)
     pages.write_index(Path(out))
-    return path
+    return page
 
 
 def anchor(cell: Cell) -> str:

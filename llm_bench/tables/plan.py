@@ -47,6 +47,12 @@ def cells_of_table(preset: Preset, table: PaperTable) -> list[Cell]:
     return [c for c in cells(preset) if (c.method, c.tuning) in table.rows and (c.kind, c.task) in table.columns]
 
 
+def controls_beside(preset: Preset, table: PaperTable) -> list[Cell]:
+    """The untrained rows of a preset on a table's tasks that the table lacks: what its rows must beat."""
+    found = [c for c in cells(preset) if c.method in UNTRAINED and (c.kind, c.task) in table.columns]
+    return [c for c in found if (c.method, c.tuning) not in table.rows]
+
+
 def slope_run(preset: Preset, cell: Cell, model: str, device: str, **more: Any) -> RunConfig | None:
     """What measures the size of c for the cell's natural step size, the same for all methods; None: not needed."""
     if not needs_slope(cell.method):
