@@ -139,7 +139,7 @@ def line_figure(
                 ha="right",
                 fontsize=7.5,
             )
-        legend_below(figure, axes)
+        legend_below(figure, axes, always=True)
         return finish(figure, f"{ylabel} against {xlabel} for {', '.join(line.label for line in lines)}.")
 
 

@@ -134,6 +134,11 @@ def section(table: Table, what: str = "curves") -> pages.Section:
         body.append(
             pages.figure(drawing, "Performance profile: the share of task and seed pairs solved within a factor.")
         )
+    missing = sorted(
+        {label(c.method, c.tuning) for c, (m, _) in table.items() if not m.tests and c.method not in CONTROLS}
+    )
+    if body and missing:
+        body.append(pages.paragraph(f"Without a test run, so not drawn: {', '.join(missing)}."))
     return pages.Section(TITLES[what], body or [pages.paragraph("No run with a curve is there yet.")], "figures")
 
 
