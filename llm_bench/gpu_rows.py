@@ -13,7 +13,7 @@ import dataclasses
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,17 +56,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     with Store(recipe.keep / "runs.sqlite") as store:
         for path in arguments.resume:
             resume(path, store)
+        known = {record.key for record in store.records()} if arguments.resume else set()
         try:
             if arguments.cards > 1:
                 for kind in kinds:
                     models.folder(kind)
                 return _on_cards(arguments, models, store, end)
-            return _rows(arguments, models, wanted, store, end)
+            return _rows(arguments, models, wanted, store, end, known)
         except KeyboardInterrupt:
             print("interrupted: the run under way is lost, those before it are exported", flush=True)
             return 0
         finally:
-            export(store, arguments.out)
+            export(store, arguments.out, known)
 
 
 class Models:
@@ -93,7 +94,12 @@ class Models:
 
 
 def _rows(
-    arguments: argparse.Namespace, models: Models, wanted: Sequence[tuple[str, Cell]], store: Store, end: float
+    arguments: argparse.Namespace,
+    models: Models,
+    wanted: Sequence[tuple[str, Cell]],
+    store: Store,
+    end: float,
+    known: Collection[str],
 ) -> int:
     device = "cuda" if arguments.device.startswith("cuda") else "cpu"
     more: dict[str, Any] = {"best": "copy"}  # a replay would take longer than the copy it saves
@@ -118,7 +124,7 @@ def _rows(
             minutes=max(0.0, (end - time.monotonic()) / 60),
             progress=False,
             say=_say,
-            after=lambda records: _after(store, arguments.out, records),
+            after=lambda records: _after(store, arguments.out, known, records),
         )
     print(f"{missing} runs left" if missing else "all runs are there", flush=True)
     return 0
@@ -127,10 +133,19 @@ def _rows(
 def _on_cards(arguments: argparse.Namespace, models: Models, store: Store, end: float) -> int:
     """A call a card; what they have measured is put together at the end. Returns 1 where one failed."""
     keep, out = arguments.keep, arguments.out
-    export(store, out)
+    export(store, keep / "known")
     shutil.rmtree(keep / "claims", ignore_errors=True)
-    words = ["--data", str(arguments.data), "--minutes", str((end - time.monotonic()) / 60), "--resume", str(out)]
-    words += ["--device", arguments.device, "--claims", str(keep / "claims"), "--rows", *arguments.rows]
+    words = ["--data", str(arguments.data), "--minutes", str((end - time.monotonic()) / 60)]
+    words += [
+        "--resume",
+        str(keep / "known"),
+        "--device",
+        arguments.device,
+        "--claims",
+        str(keep / "claims"),
+        "--rows",
+        *arguments.rows,
+    ]
     words += ["--causal-name", arguments.causal_name, "--masked-name", arguments.masked_name]
     words += [word for kind, folder in models.folders.items() for word in ("--model", f"{kind}={folder}")]
     words += ["--random-models"] if arguments.random_models else []
@@ -179,9 +194,9 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _after(store: Store, out: Path, records: Sequence[Record]) -> None:
+def _after(store: Store, out: Path, known: Collection[str], records: Sequence[Record]) -> None:
     """Export at once: nobody knows whether this call will see its end."""
-    export(store, out)
+    export(store, out, known)
     for record in records:
         _say(line(record))
 
@@ -227,10 +242,11 @@ def _recipe(arguments: argparse.Namespace) -> Recipe:
     return Recipe(**{name: getattr(arguments, name) for name in names})
 
 
-def export(store: Store, out: Path) -> None:
-    """One file a preset and task, so that none passes the size of a committed file."""
+def export(store: Store, out: Path, known: Collection[str] = ()) -> None:
+    """One file a preset and task, so that none passes the size of a committed file; none where all keys are known."""
     out.mkdir(parents=True, exist_ok=True)
-    found = {(record.experiment, record.config["kind"], record.config["task"]) for record in store.records()}
+    new = (record for record in store.records() if record.key not in known)
+    found = {(record.experiment, record.config["kind"], record.config["task"]) for record in new}
     for name, kind, task in sorted(found):
         try:
             store.export_jsonl(
