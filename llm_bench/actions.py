@@ -8,15 +8,30 @@ from typing import Any
 
 from llm_bench import arguments as given
 
+_RUN = "llm/run"  # the experiment of runs that are made one by one
+
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make one run; print its result."""
+    """Make one run, unless the store has it; print its result."""
+    from functools import partial
+
     from helene.lab import canonical
+    from helene.lab.executors import InlineExecutor
+    from helene.lab.store import Store
+    from helene.lab.sweep import sweep
     from llm_bench.runs.run import run as make
 
     config, env = given.run(arguments)
-    print(canonical.dumps(make(config.to_dict(), env)))
-    return 0
+    if arguments.store is None:
+        print(canonical.dumps(make(config.to_dict(), env)))
+        return 0
+    with Store(arguments.store) as store:
+        call = partial(make, env=env)
+        (record,) = sweep(_RUN, [config.to_dict()], call, store, executor=InlineExecutor(), progress=False)
+    print(canonical.dumps(record.result))
+    if record.failed:
+        print(f"helene: the run failed: {record.result['message']}", file=sys.stderr)
+    return int(record.failed)
 
 
 def sweep(arguments: argparse.Namespace) -> int:

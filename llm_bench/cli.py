@@ -29,7 +29,7 @@ def add_commands(subparsers: Any) -> None:
     )
     actions = llm.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    run = actions.add_parser("run", help="one run; its result as JSON on stdout")
+    run = actions.add_parser("run", help="one run, kept where a store is given; its result as JSON")
     run.add_argument("--config", type=Path, help="a TOML file of settings")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, over the file's")
     _where(run, store=False)

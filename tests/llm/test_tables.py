@@ -10,6 +10,7 @@ import pytest
 
 import llm_bench
 from helene import cli as helene_cli
+from helene.lab import canonical
 from helene.lab.store import Record, Store
 from llm_bench import arguments, demo
 from llm_bench.estimate import Shape, estimate, step_bytes
@@ -267,7 +268,7 @@ def test_time_is_judged_by_runs_of_the_same_kind_that_went_to_their_end():
     assert Clock(1.0, [ended(70.0), ended(50.0)]).has_time(config), "the latest counts"
 
 
-def test_commands(tiny, tmp_path, capsys):
+def test_commands(tiny, tmp_path, capsys, monkeypatch):
     made, _, _ = tiny
     model = f"tiny OPT={made.env.models['tiny OPT']}"
     where = ["--model", model, "--data", made.env.data]
@@ -277,6 +278,22 @@ def test_commands(tiny, tmp_path, capsys):
     assert helene_cli.main(words) == 0
     assert json.loads(capsys.readouterr().out)["test"]["num_examples"] == 20
     store = ["--store", str(tmp_path / "c.sqlite")]
+    assert helene_cli.main([*words, *store]) == 0
+    said = capsys.readouterr().out
+    with Store(tmp_path / "c.sqlite", read_only=True) as kept:
+        (record,) = kept.records("llm/run")
+    assert canonical.loads(said) == record.result
+    assert record.config["method"] == "zero-shot"
+    with monkeypatch.context() as patch:
+        patch.setattr("llm_bench.runs.run.run", lambda *_, **__: pytest.fail("a run that is there was made again"))
+        assert helene_cli.main([*words, *store]) == 0
+    assert capsys.readouterr().out == said
+    with monkeypatch.context() as patch:
+        patch.setattr("llm_bench.runs.run.evaluated", lambda *_: 1 / 0)
+        assert helene_cli.main([*words, "--set", "data_seed=1", *store]) == 1
+    printed = capsys.readouterr()
+    assert canonical.loads(printed.out)["status"] == "error"
+    assert "the run failed: ZeroDivisionError" in printed.err
     assert helene_cli.main(["llm", "estimate", "--preset", "smoke", *where, *store]) == 0
     assert "causal, tiny OPT: " in capsys.readouterr().out
     tune = ["llm", "tune", "--forwards", "300", "--kind", "causal", "--task", "sst2", *where, *store]
