@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from helene.files import write_whole
+
 if TYPE_CHECKING:
     from helene.optimizers.base import Base
 
@@ -121,7 +123,11 @@ class Trajectory:
             optimizer._apply(step + i, scalars)
 
     def save(self, path: str | Path) -> None:
-        """Write a compressed ``.npz`` (the suffix is added if it is missing)."""
+        """Write a compressed ``.npz`` (the suffix is added if it is missing); it appears whole or not at all.
+
+        Raises:
+            OSError: If it cannot be written, or the path is no regular file's.
+        """
         columns: list[np.ndarray] = []
         index = {}
         for (layer, name), values in self.changing.items():
@@ -138,7 +144,12 @@ class Trajectory:
         }
         for i, column in enumerate(columns):
             arrays[f"column{i}"] = _differences(column)
-        np.savez_compressed(path, **arrays)
+
+        def write(partial: Path) -> None:
+            with partial.open("wb") as file:
+                np.savez_compressed(file, **arrays)
+
+        write_whole(path if str(path).endswith(".npz") else f"{path}.npz", write)
 
     @classmethod
     def load(cls, path: str | Path) -> Trajectory:
