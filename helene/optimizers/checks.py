@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 SUPPORTED = torch.float64, torch.float32, torch.bfloat16, torch.float16
+LARGEST = torch.finfo(torch.float32).max
 LABELS = "params", "param_names", "layer", "name"  # beside hyper-parameters in a group
 SCHEDULERS = "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"  # keys that torch's keep in it
 
@@ -32,12 +33,20 @@ def positive(value: Any, name: str, advice: str) -> None:
         raise ValueError(f"{name} must be positive, got {value!r}; {advice}")
 
 
+def finite_positive(value: Any, name: str, advice: str) -> None:
+    """Raise ValueError unless value is a number above 0 that is finite in float32."""
+    positive(value, name, advice)
+    nonnegative(value, name)
+
+
 def nonnegative(value: Any, name: str) -> None:
-    """Raise ValueError unless value is a finite number, 0 or above."""
+    """Raise ValueError unless value is a number, 0 or above, that is finite in float32."""
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     if not _is_number(value) or not 0 <= value < math.inf:
         raise ValueError(f"{name} must be a finite number, 0 or above, got {value!r}")
+    if value > LARGEST:
+        raise ValueError(f"{name} must be at most {LARGEST:.3g}, the largest float32, got {value!r}")
 
 
 def fraction(value: Any, name: str) -> None:

@@ -242,7 +242,7 @@ class ZerothOrder(Base):
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
-        checks.positive(group["eps"], "eps", "1e-3 is usual in float32")
+        checks.finite_positive(group["eps"], "eps", "1e-3 is usual in float32")
         checks.whole(group["num_directions"], "num_directions", 1, MAX_DIRECTIONS, "1 is usual")
         checks.one_of(group["two_sided"], "two_sided", (True, False))
         checks.one_of(group["distribution"], "distribution", DISTRIBUTIONS)

@@ -55,7 +55,9 @@ def test_parameters_that_cannot_be_trained(method):
         ({"seed": 1 << 64}, "seed must be below"),
         ({"lr": float("nan")}, "lr must be a finite number, 0 or above, got nan"),
         ({"weight_decay": True}, "weight_decay must be a finite number"),
+        ({"lr": 1e300}, r"lr must be at most 3\.4e\+38, the largest float32, got 1e\+300"),
         ({"eps": "1e-3"}, "eps must be positive, got '1e-3'"),
+        ({"eps": float("inf")}, "eps must be a finite number, 0 or above, got inf"),
     ],
 )
 def test_options(options, text):
@@ -257,6 +259,32 @@ def test_state_dicts_of_others():
     helene_state = helene.Helene([one()], anneal_horizon=9, curvature="none").state_dict()
     with pytest.raises(ValueError, match=r"is of state \['momentum'\], this optimizer of \['momentum', 'curvature'\]"):
         helene.Helene([one()], anneal_horizon=9, batch_size=2).load_state_dict(helene_state)
+
+
+@pytest.mark.parametrize("state_dtype", ["float32", "8bit"])
+def test_state_dicts_that_are_damaged(state_dtype):
+    """Nothing is changed by them; a parameter that joins late has state in them too."""
+    p, q = one(), one()
+    options = {"batch_size": 2, "state_dtype": state_dtype}
+    optimizer = helene.ZOSophia([("p", p)], 0.1, **options)
+    optimizer.step(lambda: p.square().sum())
+    optimizer.add_param_group({"params": [("q", q)]})
+    state = optimizer.state_dict()
+    other = helene.ZOSophia([{"params": [("p", p)]}, {"params": [("q", q)]}], 0.1, **options)
+    names = ["momentum", "curvature", "clipped"]
+    for name in [*names, "momentum_scale"] if state_dtype == "8bit" else names:
+        shape = r"\(\)" if name == "clipped" else r"\(1,\)" if name == "momentum_scale" else r"\(3,\)"
+        cut = {**state, "state": {**state["state"], 1: {k: v for k, v in state["state"][1].items() if k != name}}}
+        with pytest.raises(ValueError, match=f"no {name} of shape {shape} for parameter q; take a whole state_dict"):
+            other.load_state_dict(cut)
+        wrong = {**state, "state": {**state["state"], 1: {**state["state"][1], name: torch.ones(2)}}}
+        with pytest.raises(ValueError, match=rf"has {name} of shape \(2,\) for parameter q, which needs {shape}; take"):
+            other.load_state_dict(wrong)
+    with pytest.raises(ValueError, match=r"no momentum of shape .* for parameter q"):
+        other.load_state_dict({**state, "state": {0: state["state"][0]}})
+    assert other.param_groups[0]["step"] == 0
+    other.load_state_dict(state)
+    other.step(lambda: p.square().sum() + q.square().sum())
 
 
 def test_a_closure_that_gives_two_values():
