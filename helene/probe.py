@@ -176,11 +176,7 @@ def scalar_loss(value: Any) -> Tensor:
         loss = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None).detach()
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"the closure returned a {type(value).__name__}; it must return one number") from None
-    if loss.numel() != 1 or loss.is_complex():
-        raise ValueError(
-            f"the closure returned {loss.dtype} of shape {tuple(loss.shape)}; it must return one real number"
-        )
-    loss = loss.reshape(())
+    loss = one_number(loss, "the closure")
     if not loss.is_floating_point():
         loss = loss.double()  # a count of errors, say: its difference is taken, and means
     if not torch.isfinite(loss):
@@ -188,6 +184,17 @@ def scalar_loss(value: Any) -> Tensor:
             f"the loss is {loss.item()}; parameters and state are unchanged. A smaller lr or eps or a wider dtype helps"
         )
     return loss
+
+
+def one_number(loss: Tensor, source: str) -> Tensor:
+    """A loss as a 0-dim tensor.
+
+    Raises:
+        ValueError: If it has not one real element.
+    """
+    if loss.numel() != 1 or loss.is_complex():
+        raise ValueError(f"{source} returned {loss.dtype} of shape {tuple(loss.shape)}; it must return one real number")
+    return loss.reshape(())
 
 
 def _pass_by(*_: Any) -> None:

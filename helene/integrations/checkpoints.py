@@ -54,7 +54,13 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
         ValueError: If it is no checkpoint of ours, or of another model, method or noise version; nothing is then
             changed.
     """
-    with safe_open(path, framework="pt") as file:
+    try:
+        opened = safe_open(path, framework="pt")
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError) as err:
+        raise ValueError(f"{path} is no checkpoint: {err}; it may have been cut short, take an earlier one") from err
+    with opened as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
             raise ValueError(f"{path} is of format {metadata.get('format')!r}, not {FORMAT!r}; it may be plain weights")

@@ -93,7 +93,7 @@ class Base(torch.optim.Optimizer):
             The loss, detached, on its device; no forward is made for it alone.
 
         Raises:
-            ValueError: If there is no closure or it returns no scalar, or lr has left its range.
+            ValueError: If there is no closure, or it returns no scalar or calls backward, or lr has left its range.
             RuntimeError: If the optimizer is in a step already.
             FloatingPointError: If a loss or a slope is not finite; parameters and state are then unchanged.
         """
@@ -104,7 +104,8 @@ class Base(torch.optim.Optimizer):
         try:
             with torch.inference_mode(False):  # or state would be tensors that no later step may write
                 step = self._begin()
-                scalars, self.last_loss = self._measure(closure, step)
+                with checks.without_backward():
+                    scalars, self.last_loss = self._measure(closure, step)
                 self._check_measured(scalars)
                 self._apply(step, scalars)
         finally:

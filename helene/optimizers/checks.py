@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,6 +26,22 @@ def closure(value: Any) -> Callable[[], Any]:
         )
     found: Callable[[], Any] = value
     return found
+
+
+@contextmanager
+def without_backward() -> Iterator[None]:
+    """Raise ValueError where a closure that runs inside calls backward."""
+    try:
+        yield
+    except RuntimeError as err:
+        if not any(
+            words in str(err) for words in ("does not require grad", "backward through the graph a second time")
+        ):
+            raise
+        raise ValueError(
+            "the closure calls backward; it must only return the loss, so take backward out (a loss that has a "
+            "derivative in it takes that inside torch.enable_grad(), with create_graph=True)"
+        ) from err
 
 
 def positive(value: Any, name: str, advice: str) -> None:

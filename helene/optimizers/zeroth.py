@@ -85,7 +85,8 @@ class ZerothOrder(Base):
         Raises:
             ValueError: If it gives two values, so that a slope would measure the closure's own noise.
         """
-        first, second = self._loss(closure).item(), self._loss(closure).item()
+        with checks.without_backward():
+            first, second = self._loss(closure).item(), self._loss(closure).item()
         if first != second:
             raise ValueError(
                 f"the closure gave {first!r} and then {second!r} at the same point, so L⁺ − L⁻ would mostly be noise; "

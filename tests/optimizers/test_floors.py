@@ -170,6 +170,8 @@ def test_layers_by_name():
     assert layers["rest"] == ["embed.weight", "head.weight"]
     assert all("norm" in n for n in layers["norm"])
     assert len(layers["norm"]) == 6  # norm_attention too: its name has no ".attention."
+    with pytest.raises(ValueError, match=r"the layer '\(' is no regular expression: .*re\.escape"):
+        helene.layer_groups(model, ["("])
     with pytest.raises(ValueError, match="layers 'attn' hold no trained parameter"):
         helene.layer_groups(model, ["attn", "norm"])
     with pytest.raises(ValueError, match="takes a module, got a list"):

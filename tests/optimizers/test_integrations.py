@@ -249,3 +249,18 @@ def test_checkpoints_that_cannot_be_written(tmp_path, monkeypatch):
         save_checkpoint(tmp_path / "good", model, optimizer)
     assert (tmp_path / "good").read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["good", "pipe"]
+
+
+def test_checkpoints_that_cannot_be_read(tmp_path):
+    model = nn.Linear(20, 20)
+    optimizer = helene.ZOAdam(model.named_parameters(), 0.1)
+    save_checkpoint(tmp_path / "good", model, optimizer)
+    whole = (tmp_path / "good").read_bytes()
+    for content in (b"", b"garbage" * 99, whole[:30], whole[:-1]):
+        (tmp_path / "bad").write_bytes(content)
+        with pytest.raises(ValueError, match=r"bad is no checkpoint: .*; it may have been cut short"):
+            load_checkpoint(tmp_path / "bad", model, optimizer)
+    with pytest.raises(ValueError, match="is no checkpoint"):
+        load_checkpoint(tmp_path, model, optimizer)
+    with pytest.raises(FileNotFoundError, match="missing"):
+        load_checkpoint(tmp_path / "missing", model, optimizer)

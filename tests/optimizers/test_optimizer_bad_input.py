@@ -323,3 +323,31 @@ def test_closures(method):
             optimizer.step(lambda: 1.0)
     assert torch.equal(p, torch.ones(3))
     assert optimizer.param_groups[0]["step"] == 0
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_closures_that_call_backward(method):
+    """A closure that takes a derivative inside, as a loss of a differential equation does, is none of them."""
+    p = one()
+
+    def backward():
+        loss = p.exp().sum()
+        loss.backward()
+        return loss
+
+    def derivative():
+        with torch.enable_grad():
+            x = torch.ones(3, requires_grad=True)
+            (slope,) = torch.autograd.grad((p * x).exp().sum(), x, create_graph=True)
+        return slope.square().sum()
+
+    optimizer = method.build([p], 0.1)
+    with pytest.raises(ValueError, match="the closure calls backward; it must only return the loss"):
+        optimizer.step(backward)
+    assert torch.equal(p, torch.ones(3))
+    assert optimizer.param_groups[0]["step"] == 0
+    if method.zeroth_order:
+        with pytest.raises(ValueError, match="the closure calls backward"):
+            optimizer.check_closure(backward)
+    if method.name != "ForwardGrad":
+        optimizer.step(derivative)
