@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -315,6 +316,14 @@ def test_commands(tiny, tmp_path, capsys, monkeypatch):
         (["sweep", "--tunings", "half"], "--tunings has 'half', which preset small does not"),
         (["table", "1", "--model", "/nowhere"], "there is no model folder /nowhere"),
         (["table", "1", "--device", "cuda"], "torch sees no CUDA device"),
+        (["table", "1", "--device", "tpu"], "the device must be cpu, cuda or one such as cuda:1, got 'tpu'"),
+        (["table", "memory", "--device", "tpu"], "the device must be cpu, cuda or one such as cuda:1, got 'tpu'"),
+        (["profile", "--shape", "opt-tiny", "--device", "tpu"], "the device must be cpu, cuda or one such as cuda:1"),
+        (["table", "memory", "--batches", "16x64,16y64"], "rows and tokens a row, such as 16x64; got '16y64'"),
+        (["profile", "--shape", "opt-tiny", "--batch", "0x4"], "rows and tokens a row, such as 16x64; got '0x4'"),
+        (["table", "1", "--methods", "mezo", "nope"], "there is no method 'nope'; there are mezo, helene"),
+        (["table", "1", "--methods", "nope", "--draw-only"], "there is no method 'nope'; there are mezo, helene"),
+        (["run", "--config", "nofile.toml"], "there is no file nofile.toml; a run's settings are a TOML file"),
     ],
 )
 def test_bad_words_are_one_line(words, message, tiny, tmp_path, capsys):
@@ -324,10 +333,32 @@ def test_bad_words_are_one_line(words, message, tiny, tmp_path, capsys):
         pytest.skip("there is a CUDA device")
     made, _, _ = tiny
     base = {"--model": made.env.models["tiny OPT"], "--data": made.env.data, "--store": str(tmp_path / "b.sqlite")}
+    if words[0] == "profile":
+        del base["--store"]
     given = [w for name, value in base.items() if name not in words for w in (name, value)]
     assert helene_cli.main(["llm", *words, *given]) == 2
     said = capsys.readouterr().err
     assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("minutes", ["-1", "nan", "soon"])
+def test_minutes_are_not_negative(minutes, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        helene_cli.main(["llm", "sweep", "--model", "x", "--data", "x", "--store", "x", "--minutes", minutes])
+    assert "argument --minutes: " in capsys.readouterr().err
+
+
+def test_a_damaged_weight_file_is_named(tiny, tmp_path, capsys):
+    made, _, _ = tiny
+    shutil.copytree(made.env.models["tiny OPT"], tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    words = ["llm", "run", "--model", str(tmp_path / "model"), "--data", made.env.data]
+    settings = ["kind=causal", "task=sst2", "method=zero-shot"]
+    assert helene_cli.main([*words, *(w for s in settings for w in ("--set", s))]) == 2
+    said = capsys.readouterr().err
+    assert f"{weights} is damaged: " in said
     assert said.count("\n") == 1
 
 
