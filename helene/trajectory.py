@@ -103,8 +103,11 @@ class Trajectory:
             steps: How many, all unless given.
 
         Raises:
-            ValueError: If the method, the noise version, the parameters or the step do not fit.
+            ValueError: If more steps are asked for than were recorded, or the method, the noise version, the
+                parameters or the step do not fit.
         """
+        if steps is not None and not 0 <= steps <= len(self):
+            raise ValueError(f"steps must be in 0 to {len(self)}, as many as were recorded, got {steps!r}")
         optimizer.check_identity(self.header["identity"], "trajectory")
         step = optimizer.param_groups[0]["step"] + 1
         if step != self.header["first_step"]:

@@ -38,6 +38,9 @@ def test_replay(method, options, tmp_path):
     loaded = Trajectory.load(tmp_path / "run.npz")
     assert len(loaded) == 7
     assert loaded.scalars == trajectory.scalars
+    for steps in (8, -1):
+        with pytest.raises(ValueError, match=f"steps must be in 0 to 7, as many as were recorded, got {steps}"):
+            loaded.replay(replayed, steps=steps)
     loaded.replay(replayed, steps=3)
     assert not all(map(torch.equal, target.bits(), fresh.bits()))
     with pytest.raises(ValueError, match="starts at step 1, the optimizer is at 4"):
