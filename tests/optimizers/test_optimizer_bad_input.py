@@ -298,6 +298,17 @@ def test_a_closure_that_gives_two_values():
     assert optimizer.param_groups[0]["step"] == 0
 
 
+def test_a_closure_that_changes_buffers():
+    """Batch norm in training mode gives one value twice, yet keeps the statistics of perturbed activations."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.randn(8, 4)
+    optimizer = helene.MeZO(model.named_parameters(), 0.1, model=model)
+    with pytest.raises(ValueError, match=r"changes the model's buffer 1\.running_mean, .*call model\.eval"):
+        optimizer.check_closure(lambda: model(x).square().mean())
+    model.eval()
+    optimizer.check_closure(lambda: model(x).square().mean())
+
+
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 def test_closures(method):
     p = one()
