@@ -25,7 +25,8 @@ def layer_groups(model: nn.Module, names: Sequence[str] | Callable[[str], str] |
         Groups ``{"params": [(name, parameter), ...], "layer": name}`` in model order, for any optimizer here.
 
     Raises:
-        ValueError: If no parameter requires a gradient, or a regular expression is found in no trained one's name.
+        ValueError: If no parameter requires a gradient, or a regular expression is none or is found in no trained one's
+            name.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(
@@ -53,6 +54,13 @@ def _by_structure(model: nn.Module) -> Callable[[str], str]:
 
 
 def _by_patterns(patterns: Sequence[str]) -> Callable[[str], str]:
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as err:
+            raise ValueError(
+                f"the layer {pattern!r} is no regular expression: {err}; write a literal character as in re.escape"
+            ) from err
     return lambda name: next((pattern for pattern in patterns if re.search(pattern, name)), "rest")
 
 

@@ -57,6 +57,7 @@ class Probe:
         self._by_module = {} if model is None else held_by(self.targets, model)
         in_modules = {i for owned in self._by_module.values() for i in owned}
         self._full = [i for i in range(len(self.targets)) if i not in in_modules]
+        self._of_no_module = self._full if model is not None else []
         if model is not None and is_compiled(model):
             self._use_full_copies(range(len(self.targets)), "the model is compiled, so its modules' hooks do not run")
             self._checked = True
@@ -77,10 +78,10 @@ class Probe:
             # Their forward may have been called without their hooks, and has then read theta itself. From now on it
             # does not matter how they are read.
             self._use_full_copies(passed_by)
-        loss, unperturbed = self._watched(closure, direction, radius)
+        loss, unperturbed, read = self._watched(closure, direction, radius)
         if unperturbed and self._by_module:
             self._use_full_copies(unperturbed, "read outside their own module's forward")
-            loss, unperturbed = self._watched(closure, direction, radius)
+            loss, unperturbed, read = self._watched(closure, direction, radius)
         if unperturbed:
             raise ValueError(
                 f"parameters {self._names(unperturbed)} are read through another tensor that shares their memory, so "
@@ -89,6 +90,13 @@ class Probe:
         idle = sorted({i for module, owned in self._by_module.items() if not self._calls[module] for i in owned})
         if idle:  # nobody knows how a later loss will read them
             self._use_full_copies(idle, "not read by the first loss, so freeze them if none reads them")
+        strangers = [i for i in self._of_no_module if i not in read and self.targets[i].tensor.numel()]
+        if strangers:
+            warnings.warn(
+                f"{self._names(strangers)}: not the model's, and not read by the first loss; what no loss reads only "
+                "walks at random, so leave it out, or give the model that holds it",
+                stacklevel=3,
+            )
         self._usual = Counter(self._calls)
         self._checked = True
         return loss
@@ -105,14 +113,14 @@ class Probe:
             torch.clear_autocast_cache()
             return scalar_loss(closure())
 
-    def _watched(self, closure: Closure, direction: Displacement, radius: float) -> tuple[Tensor, list[int]]:
-        """The loss, and the parameters read unperturbed."""
+    def _watched(self, closure: Closure, direction: Displacement, radius: float) -> tuple[Tensor, list[int], set[int]]:
+        """The loss, the parameters read unperturbed, and those of which an operation was given the tensor itself."""
         with ReadWatch([t.tensor for t in self.targets]) as watch:
             loss = self._evaluate(closure, direction, radius, watch)
         self.reads_none = watch.reads_none and any(t.tensor.numel() for t in self.targets)
         if self.reads_none and self._knows_model:
             raise ValueError(reads_none([t.name for t in self.targets]))
-        return loss, sorted(watch.seen)
+        return loss, sorted(watch.seen), watch.read
 
     def _evaluate(
         self, closure: Closure, direction: Displacement, radius: float, watch: ReadWatch | None = None
@@ -168,11 +176,7 @@ def scalar_loss(value: Any) -> Tensor:
         loss = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None).detach()
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"the closure returned a {type(value).__name__}; it must return one number") from None
-    if loss.numel() != 1 or loss.is_complex():
-        raise ValueError(
-            f"the closure returned {loss.dtype} of shape {tuple(loss.shape)}; it must return one real number"
-        )
-    loss = loss.reshape(())
+    loss = one_number(loss, "the closure")
     if not loss.is_floating_point():
         loss = loss.double()  # a count of errors, say: its difference is taken, and means
     if not torch.isfinite(loss):
@@ -180,6 +184,17 @@ def scalar_loss(value: Any) -> Tensor:
             f"the loss is {loss.item()}; parameters and state are unchanged. A smaller lr or eps or a wider dtype helps"
         )
     return loss
+
+
+def one_number(loss: Tensor, source: str) -> Tensor:
+    """A loss as a 0-dim tensor.
+
+    Raises:
+        ValueError: If it has not one real element.
+    """
+    if loss.numel() != 1 or loss.is_complex():
+        raise ValueError(f"{source} returned {loss.dtype} of shape {tuple(loss.shape)}; it must return one real number")
+    return loss.reshape(())
 
 
 def _pass_by(*_: Any) -> None:

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from helene.files import write_whole
+
 if TYPE_CHECKING:
     from helene.optimizers.base import Base
 
@@ -101,8 +103,11 @@ class Trajectory:
             steps: How many, all unless given.
 
         Raises:
-            ValueError: If the method, the noise version, the parameters or the step do not fit.
+            ValueError: If more steps are asked for than were recorded, or the method, the noise version, the
+                parameters or the step do not fit.
         """
+        if steps is not None and not 0 <= steps <= len(self):
+            raise ValueError(f"steps must be in 0 to {len(self)}, as many as were recorded, got {steps!r}")
         optimizer.check_identity(self.header["identity"], "trajectory")
         step = optimizer.param_groups[0]["step"] + 1
         if step != self.header["first_step"]:
@@ -121,7 +126,11 @@ class Trajectory:
             optimizer._apply(step + i, scalars)
 
     def save(self, path: str | Path) -> None:
-        """Write a compressed ``.npz`` (the suffix is added if it is missing)."""
+        """Write a compressed ``.npz`` (the suffix is added if it is missing); it appears whole or not at all.
+
+        Raises:
+            OSError: If it cannot be written, or the path is no regular file's.
+        """
         columns: list[np.ndarray] = []
         index = {}
         for (layer, name), values in self.changing.items():
@@ -138,7 +147,12 @@ class Trajectory:
         }
         for i, column in enumerate(columns):
             arrays[f"column{i}"] = _differences(column)
-        np.savez_compressed(path, **arrays)
+
+        def write(partial: Path) -> None:
+            with partial.open("wb") as file:
+                np.savez_compressed(file, **arrays)
+
+        write_whole(path if str(path).endswith(".npz") else f"{path}.npz", write)
 
     @classmethod
     def load(cls, path: str | Path) -> Trajectory:

@@ -8,15 +8,30 @@ from typing import Any
 
 from llm_bench import arguments as given
 
+_RUN = "llm/run"  # the experiment of runs that are made one by one
+
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make one run; print its result."""
+    """Make one run, unless the store has it; print its result."""
+    from functools import partial
+
     from helene.lab import canonical
+    from helene.lab.executors import InlineExecutor
+    from helene.lab.store import Store
+    from helene.lab.sweep import sweep
     from llm_bench.runs.run import run as make
 
     config, env = given.run(arguments)
-    print(canonical.dumps(make(config.to_dict(), env)))
-    return 0
+    if arguments.store is None:
+        print(canonical.dumps(make(config.to_dict(), env)))
+        return 0
+    with Store(arguments.store) as store:
+        call = partial(make, env=env)
+        (record,) = sweep(_RUN, [config.to_dict()], call, store, executor=InlineExecutor(), progress=False)
+    print(canonical.dumps(record.result))
+    if record.failed:
+        print(f"helene: the run failed: {record.result['message']}", file=sys.stderr)
+    return int(record.failed)
 
 
 def sweep(arguments: argparse.Namespace) -> int:
@@ -64,11 +79,17 @@ def _memory(arguments: argparse.Namespace) -> int:
     from helene.lab.provenance import provenance, public_command
     from helene.lab.store import Store
     from llm_bench import memory_rows
+    from llm_bench.models import check_device
+    from llm_bench.rivals.shapes import rows_and_tokens
     from llm_bench.tables import memory_page
     from llm_bench.tables.execute import experiment
 
     shapes = arguments.shapes.split(",") if arguments.shapes else list(memory_rows.SHAPES)
     batches = arguments.batches.split(",") if arguments.batches else list(memory_rows.BATCHES)
+    for batch in batches:
+        rows_and_tokens(batch)
+    if not arguments.draw_only:
+        check_device(arguments.device)
     with Store(arguments.store, read_only=arguments.draw_only) as store:
         if not arguments.draw_only:
             memory_rows.measure_all(
@@ -195,8 +216,10 @@ def profile(arguments: argparse.Namespace) -> int:
     import json
 
     from llm_bench import step_profile
+    from llm_bench.models import check_device
 
     if arguments.shape:
+        check_device(arguments.device)
         dtype = "bfloat16" if given.device_kind(arguments) == "cuda" else "float32"
         found = step_profile.shape_profile(
             arguments.shape, arguments.batch, arguments.method, dtype, arguments.device, arguments.steps

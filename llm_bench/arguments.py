@@ -55,10 +55,11 @@ def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = ()) ->
     """The preset, changed as the arguments say, and where it runs; without models to draw, where its records ran.
 
     Raises:
-        ValueError: If the preset lacks a task or a tuning that was asked for.
+        ValueError: If a method is unknown, or the preset lacks a task or a tuning that was asked for.
     """
     import dataclasses
 
+    from llm_bench.methods import get_method
     from llm_bench.models import kind_of
     from llm_bench.tables.execute import Bench
     from llm_bench.tables.presets import get_preset
@@ -68,6 +69,9 @@ def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = ()) ->
     changes: dict[str, Any] = {}
     if arguments.methods or extra_methods:
         wanted = tuple(arguments.methods or extra_methods)
+        for name in wanted:
+            if name not in preset.untrained:
+                get_method(name)
         changes["untrained"] = tuple(m for m in preset.untrained if not arguments.methods or m in wanted)
         changes["methods"] = tuple(m for m in wanted if m not in preset.untrained)
     _all_known("--tasks", arguments.tasks, [t for tasks in preset.tasks.values() for t in tasks], preset.name)

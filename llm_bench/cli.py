@@ -29,7 +29,7 @@ def add_commands(subparsers: Any) -> None:
     )
     actions = llm.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    run = actions.add_parser("run", help="one run; its result as JSON on stdout")
+    run = actions.add_parser("run", help="one run, kept where a store is given; its result as JSON")
     run.add_argument("--config", type=Path, help="a TOML file of settings")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, over the file's")
     _where(run, store=False)
@@ -77,10 +77,10 @@ def add_commands(subparsers: Any) -> None:
     profile.add_argument("--shape", help="of a model with random weights, such as opt-1.3b, in place of a run's")
     profile.add_argument("--batch", default="16x64", help="with --shape: rows and tokens a row")
     profile.add_argument("--method", default="mezo", choices=("mezo", "helene"), help="with --shape")
-    profile.add_argument("--config", type=Path)
-    profile.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
-    profile.add_argument("--steps", type=int, default=20)
-    profile.add_argument("--json", type=Path, help="file for all numbers")
+    profile.add_argument("--config", type=Path, help="a run's TOML file of settings")
+    profile.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, over the file's")
+    profile.add_argument("--steps", type=int, default=20, help="steps to look at, after some to warm up (default: 20)")
+    profile.add_argument("--json", type=Path, help="a file to write all numbers to")
     _where(profile, store=False, models=False)
     profile.set_defaults(func=do.profile)
 
@@ -103,13 +103,20 @@ def _where(parser: argparse.ArgumentParser, *, store: bool, models: bool = True)
 def _plan(parser: argparse.ArgumentParser, *, models: bool = True) -> None:
     parser.add_argument("--preset", default="small", help="smoke, small, brief, parts or paper (default: small)")
     _where(parser, store=True, models=models)
-    parser.add_argument("--minutes", type=float, help="begin no run that would not end within this time")
+    parser.add_argument("--minutes", type=_minutes, help="begin no run that would not end within this time")
     parser.add_argument("--methods", nargs="+", help="only these (default: the preset's)")
     parser.add_argument("--tasks", nargs="+", help="only these")
     parser.add_argument("--tunings", nargs="+", help="only these")
     parser.add_argument("--dtype", help="of the weights (default: the preset's)")
     parser.add_argument("--engine", action="store_true", help="capture steps (CUDA)")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of a Dask cluster, whose workers make the runs")
+
+
+def _minutes(word: str) -> float:
+    value = float(word)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"must be 0 or above, got {word}")
+    return value
 
 
 def _page(parser: argparse.ArgumentParser) -> None:

@@ -249,7 +249,7 @@ def _set_up(row: Row, shape: str, batch: str, device: str) -> tuple[Any, Any, An
     """The module, a batch, and what makes the optimizer of given parameters (None for one forward)."""
     from llm_bench.memory import fused_attention
     from llm_bench.models import DTYPES, LanguageModel
-    from llm_bench.rivals.shapes import build, random_batch
+    from llm_bench.rivals.shapes import build, random_batch, rows_and_tokens
     from llm_bench.tuning import Tuning, prepare
 
     module = build(shape, DTYPES[row.dtype], device)
@@ -259,7 +259,7 @@ def _set_up(row: Row, shape: str, batch: str, device: str) -> tuple[Any, Any, An
             prepare(model, Tuning(row.tuning))  # type: ignore[arg-type]
     if row.checkpointing:
         _checkpoint(module)
-    count, length = (int(number) for number in batch.split("x"))
+    count, length = rows_and_tokens(batch)
     tokens = random_batch(count, length, device)
     if row.method == "Adam":
         tokens["attention_mask"].fill_(1)  # a query that sees no key has no gradient in bfloat16

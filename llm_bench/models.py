@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from llm_bench import attention, positions
@@ -68,8 +70,8 @@ def load(source: str | os.PathLike[str], kind: Kind, dtype: str = "float32", dev
         device: For instance ``cpu`` or ``cuda``.
 
     Raises:
-        ValueError: If the dtype or device is not there, the folder has no tokenizer or lacks weights, or the
-            architecture does not fit the kind.
+        ValueError: If the dtype or device is not there, the folder has no tokenizer or lacks weights, a file of these
+            is damaged, or the architecture does not fit the kind.
         FileNotFoundError: If there is no such folder or name.
     """
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
@@ -83,10 +85,15 @@ def load(source: str | os.PathLike[str], kind: Kind, dtype: str = "float32", dev
     _check_architecture(config, kind, source)
     tokenizer = load_tokenizer(source)
     auto = AutoModelForCausalLM if kind == "causal" else AutoModelForMaskedLM
-    with quiet():
-        module, info = auto.from_pretrained(
-            source, dtype=DTYPES[dtype], attn_implementation=attention.NAME, output_loading_info=True
-        )
+    try:
+        with quiet():
+            module, info = auto.from_pretrained(
+                source, dtype=DTYPES[dtype], attn_implementation=attention.NAME, output_loading_info=True
+            )
+    except SafetensorError as err:
+        raise ValueError(
+            f"{_damaged(source) or f'a weight file of {source}'} is damaged: {err}; copy or download it anew"
+        ) from err
     missing = [name for name in info["missing_keys"] if "position_ids" not in name]
     if missing:
         raise ValueError(
@@ -96,6 +103,16 @@ def load(source: str | os.PathLike[str], kind: Kind, dtype: str = "float32", dev
     module.to(device).eval()
     name = Path(source).name if os.path.isdir(source) else str(source)
     return wrap(module, tokenizer, kind, name, _fingerprint(source, config))
+
+
+def _damaged(source: str | os.PathLike[str]) -> Path | None:
+    """The first weight file of a folder that cannot be opened."""
+    for path in sorted(Path(source).glob("*.safetensors")):
+        try:
+            safe_open(path, framework="pt")
+        except SafetensorError:
+            return path
+    return None
 
 
 def wrap(module: Any, tokenizer: Any, kind: Kind, name: str, fingerprint: str = "none") -> LanguageModel:
@@ -138,9 +155,14 @@ def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def check_device(device: str) -> None:
-    """Raise ValueError where a device is asked for that is not there."""
+    """Raise ValueError where a device is asked for that is not there, or of a kind that runs know nothing of."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ValueError(f"the device must be cpu, cuda or one such as cuda:1, got {device!r}")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} was asked for, but torch sees no CUDA device; use --device cpu")
+    count = torch.cuda.device_count()
+    if ":" in device and int(device.partition(":")[2]) >= count:
+        raise ValueError(f"device {device!r} was asked for, but torch sees {count} of them, the first is cuda:0")
 
 
 def num_parameters(module: nn.Module) -> dict[str, int]:

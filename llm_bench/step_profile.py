@@ -59,11 +59,11 @@ def shape_profile(
     from helene import Helene, MeZO
     from helene.engine import Engine
     from llm_bench.models import DTYPES
-    from llm_bench.rivals.shapes import build, language_loss, random_batch
+    from llm_bench.rivals.shapes import build, language_loss, random_batch, rows_and_tokens
 
     if method not in ("mezo", "helene"):
         raise ValueError(f"method must be mezo or helene for a shape, got {method!r}; profile a run for others")
-    rows, length = (int(number) for number in batch.split("x"))
+    rows, length = rows_and_tokens(batch)
     module, tokens = build(shape, DTYPES[dtype], device), random_batch(rows, length, device)
     optimizer: Any
     if method == "mezo":

@@ -17,6 +17,7 @@ from helene.engine.lanes import Worker
 from helene.engine.pair import Pair, Streams
 from helene.engine.plan import SMALL_BYTES, UNIT_BYTES, Call, Changed, Plan, make_plan, trace
 from helene.engine.watch import Alone, check_independence, versions
+from helene.probe import one_number
 from helene.reads import reads_none
 
 _ATTEMPTS = 3  # plans until a forward is taken for unpredictable
@@ -92,13 +93,15 @@ class Shape:
         """Both losses at theta ± eps z, on the current stream's order.
 
         Raises:
-            ValueError: If a parameter cannot be perturbed, or the loss draws random numbers.
+            ValueError: If a parameter cannot be perturbed, or the loss is no scalar or draws random numbers.
         """
         for _ in range(_ATTEMPTS):
             before, written = _random_states(self.setting.device), versions(self.static.leaves)
             losses = self._attempt()
             if losses is None:
                 continue
+            for loss in losses:
+                scalar(loss)
             _check_random(before, self.setting.device)
             if versions(self.static.leaves) != written:
                 raise ValueError("the loss writes to the batch, so that L⁻ sees another one than L⁺; let it copy first")
@@ -269,10 +272,9 @@ def scalar(loss: Any) -> Tensor:
     Raises:
         ValueError: If it is no tensor with one real element.
     """
-    if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex():
-        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise ValueError(f"the loss must be a tensor with one real element, got {shape}")
-    return loss.detach().reshape(())
+    if not isinstance(loss, Tensor):
+        raise ValueError(f"the loss returned a {type(loss).__name__}; it must return a tensor with one real number")
+    return one_number(loss.detach(), "the loss")
 
 
 def _check_random(before: list[Tensor], device: torch.device) -> None:

@@ -10,17 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from helene.files import write_whole
 from helene.optimizers.base import Base
 
 FORMAT = "helene-checkpoint/1"
 
 
 def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None:
-    """Write what a run needs to go on bit for bit; the file appears whole or not at all."""
+    """Write what a run needs to go on bit for bit; the file appears whole or not at all.
+
+    Raises:
+        OSError: If it cannot be written, or the path is no regular file's.
+    """
     state = optimizer.state_dict()
     tensors = {f"model/{name}": tensor for name, tensor in _model_tensors(model).items()}
     for index, entries in state["state"].items():
@@ -31,10 +36,15 @@ def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
         "param_groups": json.dumps(state["param_groups"], default=Tensor.item),  # lr may be a tensor
         "helene": json.dumps(state["helene"]),
     }
-    path = Path(path)
-    partial = path.with_name(path.name + ".part")
-    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, partial, metadata)
-    partial.replace(path)
+    whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+
+    def write(partial: Path) -> None:
+        try:
+            save_file(whole, partial, metadata)
+        except SafetensorError as err:
+            raise OSError(str(err)) from err
+
+    write_whole(path, write)
 
 
 def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None:
@@ -44,7 +54,13 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
         ValueError: If it is no checkpoint of ours, or of another model, method or noise version; nothing is then
             changed.
     """
-    with safe_open(path, framework="pt") as file:
+    try:
+        opened = safe_open(path, framework="pt")
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError) as err:
+        raise ValueError(f"{path} is no checkpoint: {err}; it may have been cut short, take an earlier one") from err
+    with opened as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
             raise ValueError(f"{path} is of format {metadata.get('format')!r}, not {FORMAT!r}; it may be plain weights")

@@ -93,7 +93,7 @@ class Base(torch.optim.Optimizer):
             The loss, detached, on its device; no forward is made for it alone.
 
         Raises:
-            ValueError: If there is no closure or it returns no scalar, or lr has left its range.
+            ValueError: If there is no closure, or it returns no scalar or calls backward, or lr has left its range.
             RuntimeError: If the optimizer is in a step already.
             FloatingPointError: If a loss or a slope is not finite; parameters and state are then unchanged.
         """
@@ -104,7 +104,8 @@ class Base(torch.optim.Optimizer):
         try:
             with torch.inference_mode(False):  # or state would be tensors that no later step may write
                 step = self._begin()
-                scalars, self.last_loss = self._measure(closure, step)
+                with checks.without_backward():
+                    scalars, self.last_loss = self._measure(closure, step)
                 self._check_measured(scalars)
                 self._apply(step, scalars)
         finally:
@@ -336,17 +337,23 @@ class Base(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """As `torch.optim.Optimizer.state_dict`, with the `identity` of what it belongs to."""
+        if self.param_groups[0]["step"]:  # a parameter that has joined since the last step has none yet
+            with torch.inference_mode(False):
+                for target, group in zip(self._targets, self._groups, strict=True):
+                    self._allocate(target.tensor, group)
         return {**super().state_dict(), "helene": self.identity()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As `torch.optim.Optimizer.load_state_dict`; the trajectory goes on bit for bit, seed included.
 
         Raises:
-            ValueError: If it comes from another method, another noise version or other parameters.
+            ValueError: If it comes from another method, another noise version or other parameters, or lacks state or
+                has it of another shape; nothing is then changed.
         """
         if "helene" not in state_dict:
             raise ValueError("this state_dict was not made by an optimizer of helene; start from a fresh state")
         self.check_identity(state_dict["helene"], "state_dict")
+        self._check_state(state_dict)
         super().load_state_dict(state_dict)
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
@@ -354,6 +361,17 @@ class Base(torch.optim.Optimizer):
             if i in state_dict["state"]:  # torch has cast the tensors to the parameter's dtype, ours may differ
                 self.state[p] = {k: v.to(p.device, copy=True) for k, v in state_dict["state"][i].items()}
         self._prepare()
+
+    def _check_state(self, state_dict: Mapping[str, Any]) -> None:
+        """Raise ValueError unless each trained parameter has the state that its step and state_dtype ask for."""
+        saved = [(i, group) for group in state_dict["param_groups"] for i in group["params"]]
+        params = [id(p) for group in self.param_groups for p in group["params"]]
+        place = dict(zip(params, saved, strict=False))  # torch's own check of their number comes next
+        for target in self._targets:
+            i, group = place.get(id(target.tensor), (None, {"step": 0}))
+            if group["step"]:
+                shapes = storage.shapes(target.tensor, self._STATE, self._COUNTERS, group["state_dtype"])
+                storage.check(state_dict["state"].get(i, {}), shapes, target.name)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("_model", "_schedule", "_statistics", "_warned", "_STATE", "_rules")

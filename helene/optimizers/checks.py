@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 SUPPORTED = torch.float64, torch.float32, torch.bfloat16, torch.float16
+LARGEST = torch.finfo(torch.float32).max
 LABELS = "params", "param_names", "layer", "name"  # beside hyper-parameters in a group
 SCHEDULERS = "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"  # keys that torch's keep in it
 
@@ -26,18 +28,42 @@ def closure(value: Any) -> Callable[[], Any]:
     return found
 
 
+@contextmanager
+def without_backward() -> Iterator[None]:
+    """Raise ValueError where a closure that runs inside calls backward."""
+    try:
+        yield
+    except RuntimeError as err:
+        if not any(
+            words in str(err) for words in ("does not require grad", "backward through the graph a second time")
+        ):
+            raise
+        raise ValueError(
+            "the closure calls backward; it must only return the loss, so take backward out (a loss that has a "
+            "derivative in it takes that inside torch.enable_grad(), with create_graph=True)"
+        ) from err
+
+
 def positive(value: Any, name: str, advice: str) -> None:
     """Raise ValueError unless value is a number above 0 (infinity is allowed)."""
     if not _is_number(value) or not value > 0:
         raise ValueError(f"{name} must be positive, got {value!r}; {advice}")
 
 
+def finite_positive(value: Any, name: str, advice: str) -> None:
+    """Raise ValueError unless value is a number above 0 that is finite in float32."""
+    positive(value, name, advice)
+    nonnegative(value, name)
+
+
 def nonnegative(value: Any, name: str) -> None:
-    """Raise ValueError unless value is a finite number, 0 or above."""
+    """Raise ValueError unless value is a number, 0 or above, that is finite in float32."""
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     if not _is_number(value) or not 0 <= value < math.inf:
         raise ValueError(f"{name} must be a finite number, 0 or above, got {value!r}")
+    if value > LARGEST:
+        raise ValueError(f"{name} must be at most {LARGEST:.3g}, the largest float32, got {value!r}")
 
 
 def fraction(value: Any, name: str) -> None:

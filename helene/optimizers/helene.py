@@ -120,14 +120,17 @@ class Helene(Curved, ZerothOrder):
         return theta, {"momentum": m, **updates}
 
     def _before_update(self, step: int, gradient: Chunk) -> None:
-        if self._estimates_at(step) and self._rules:
+        rules = {index: rule for index, rule in self._rules.items() if not isinstance(rule, RadiusFloor)}
+        if self._estimates_at(step) and rules:
             self._refresh_curvature(step)
-            for index, rule in self._rules.items():
+            for index, rule in rules.items():
                 self.param_groups[index]["floor"] = self._ask(rule, index, step)
 
     def _ask(self, rule: Floor, index: int, step: int) -> float:
         group = self.param_groups[index]
         dimension = sum(p.numel() for p in group["params"] if p.requires_grad)
+        if not dimension:
+            return 1.0  # frozen or without elements: nothing is floored
         value = float(rule(Layer(self.layer_name(index), index, dimension, step, lambda: self._layer_curvature(group))))
         if not 0.0 < value < math.inf:
             raise ValueError(
@@ -139,8 +142,12 @@ class Helene(Curved, ZerothOrder):
     def _prepare(self) -> None:
         super()._prepare()
         for index, group in enumerate(self.param_groups):
-            if isinstance(group["floor"], RadiusFloor):
-                group["floor"] = self._ask(group["floor"], index, 0)
+            radius = group["floor"] if isinstance(group["floor"], RadiusFloor) else self._rules.get(index)
+            if isinstance(radius, RadiusFloor):
+                group["floor"] = self._ask(radius, index, 0)
+                self._rules.pop(index, None)
+                if not any(p.numel() for p in group["params"] if p.requires_grad):
+                    self._rules[index] = radius  # asked again when something of the layer is unfrozen
             elif callable(group["floor"]):
                 if group["curvature"] == "none" or group["first_estimate"] != 1:
                     raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +37,26 @@ def allocate(like: Tensor, name: str, dtype: str, initial: float = 0.0) -> Tenso
         return {name: codes, f"{name}_scale": torch.full((-(-size // precision.BLOCK),), initial, device=device)}
     stored = torch.bfloat16 if dtype == "bfloat16" else compute_dtype(like.dtype)
     return {name: torch.full((size,), initial, dtype=stored, device=device)}
+
+
+def shapes(like: Tensor, names: Sequence[str], counters: Sequence[str], dtype: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of all tensors that a parameter's state has."""
+    meta = torch.empty(like.shape, dtype=like.dtype, device="meta")
+    held = {key: tuple(t.shape) for name in names for key, t in allocate(meta, name, dtype).items()}
+    return {**held, **dict.fromkeys(counters, ())}
+
+
+def check(state: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], parameter: str) -> None:
+    """Raise ValueError, naming the first difference, unless the state of a parameter has the expected shapes."""
+    way_out = "take a whole state_dict or checkpoint of this model and method, or start from a fresh state"
+    for name, shape in expected.items():
+        if name not in state:
+            raise ValueError(f"the state_dict has no {name} of shape {shape} for parameter {parameter}; {way_out}")
+        if tuple(state[name].shape) != shape:
+            raise ValueError(
+                f"the state_dict has {name} of shape {tuple(state[name].shape)} for parameter {parameter}, which needs "
+                f"{shape}; {way_out}"
+            )
 
 
 def read(state: Tensors, name: str, span: slice, dtype: torch.dtype) -> Tensor:

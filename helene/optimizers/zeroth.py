@@ -80,17 +80,30 @@ class ZerothOrder(Base):
         return 2 * probes if hyper["two_sided"] else probes + 1
 
     def check_closure(self, closure: Closure) -> None:
-        """Evaluate the closure twice at theta (2 forwards).
+        """Evaluate the closure twice at theta (2 forwards); with ``model`` given, look at its buffers too.
 
         Raises:
-            ValueError: If it gives two values, so that a slope would measure the closure's own noise.
+            ValueError: If it gives two values, so that a slope would measure the closure's own noise, or changes a
+                buffer, so that each probe would.
         """
-        first, second = self._loss(closure).item(), self._loss(closure).item()
+        before = {name: buffer.clone() for name, buffer in self._buffers().items()}
+        with checks.without_backward():
+            first, second = self._loss(closure).item(), self._loss(closure).item()
         if first != second:
             raise ValueError(
                 f"the closure gave {first!r} and then {second!r} at the same point, so L⁺ − L⁻ would mostly be noise; "
                 "turn dropout off (model.eval()), fix the minibatch and every random number it uses before the step"
             )
+        after = self._buffers()
+        written = [name for name, buffer in before.items() if name in after and not torch.equal(buffer, after[name])]
+        if written:
+            raise ValueError(
+                f"the closure changes the model's buffer {written[0]}, and would at each perturbed point; batch norm "
+                "in training mode does so: call model.eval()"
+            )
+
+    def _buffers(self) -> dict[str, Tensor]:
+        return {} if self._model is None else dict(self._model.named_buffers())
 
     def compare_gradient(self, closure: Closure) -> list[dict[str, Any]]:
         """Cosine of the coming step's estimate with the gradient, by layer and (last) in all; nothing moves.
@@ -242,7 +255,7 @@ class ZerothOrder(Base):
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
-        checks.positive(group["eps"], "eps", "1e-3 is usual in float32")
+        checks.finite_positive(group["eps"], "eps", "1e-3 is usual in float32")
         checks.whole(group["num_directions"], "num_directions", 1, MAX_DIRECTIONS, "1 is usual")
         checks.one_of(group["two_sided"], "two_sided", (True, False))
         checks.one_of(group["distribution"], "distribution", DISTRIBUTIONS)

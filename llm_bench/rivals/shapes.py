@@ -60,6 +60,18 @@ def num_parameters(shape: str) -> int:
     return VOCABULARY * hidden + 2050 * hidden + layers * block + 2 * hidden
 
 
+def rows_and_tokens(text: str) -> tuple[int, int]:
+    """The rows, and the tokens of each, of a batch such as ``16x64``.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    rows, _, tokens = text.partition("x")
+    if not (rows.isdecimal() and tokens.isdecimal() and int(rows) and int(tokens)):
+        raise ValueError(f"a batch is rows and tokens a row, such as 16x64; got {text!r}")
+    return int(rows), int(tokens)
+
+
 def random_batch(rows: int, length: int, device: str = "cuda", seed: int = 0) -> dict[str, Tensor]:
     """Tokens, an attention mask with some padding on the left, and labels."""
     generator = torch.Generator().manual_seed(seed)

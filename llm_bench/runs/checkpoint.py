@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,19 @@ class Folder:
 
     def __init__(self, parent: str | None, key: str) -> None:
         self.path = None if parent is None else Path(parent) / key
+
+    def check(self) -> None:
+        """Raise ValueError where nothing can be written, before a run takes its time."""
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.path.parent).close()
+        except OSError as err:
+            raise ValueError(
+                f"cannot write to {self.path.parent}, where runs under way are kept: {err.strerror}; choose another "
+                "folder by --work, or another --store"
+            ) from err
 
     def save(self, name: str, values: dict[str, Any]) -> None:
         """Write values (tensors, numbers, strings, lists, dicts) under a name.

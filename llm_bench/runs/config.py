@@ -149,13 +149,17 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     """A config from a TOML file and words ``name=value``, ``hyper.name=value``, which win.
 
     Raises:
-        ValueError: If the file is no TOML or a word has no ``=``; see also `from_dict`.
+        ValueError: If the file cannot be read or is no TOML, or a word has no ``=``; see also `from_dict`.
         FileNotFoundError: If there is no such file.
     """
     values: dict[str, Any] = {}
     if path is not None:
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as err:
+            raise FileNotFoundError(f"there is no file {path}; a run's settings are a TOML file") from err
+        except (OSError, UnicodeDecodeError) as err:
+            raise ValueError(f"cannot read {path}: {err}; a run's settings are a TOML file") from err
         except tomllib.TOMLDecodeError as err:
             raise ValueError(f"{path} is not TOML: {err}") from err
     for word in overrides:

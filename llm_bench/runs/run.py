@@ -28,6 +28,7 @@ def run(config: Mapping[str, Any], env: Environment) -> dict[str, Any]:
 
     A run that is stopped goes on from its last save when it is called again with the same work folder, to the same
     result bit for bit: methods that see the loss only; with gradients, where the device's operations are deterministic.
+    A trajectory that cannot be written is left out, and the message says so.
 
     Result:
         ``status`` and ``message``; ``test`` (metric, loss, option_loss, auc, num_examples) where the role allows; for
@@ -56,10 +57,15 @@ def _run(config: RunConfig, env: Environment, key: str) -> dict[str, Any]:
     if config.role == "measure":
         return {**measure_slope(config, opened), **facts}
     folder = Folder(env.work, key)
+    folder.check()
     training = Training(config, opened, folder)
     state = training.run()
     result = _trained(config, training, state)
-    result["trajectory_bytes"] = _keep_trajectory(training, env, key)
+    try:
+        result["trajectory_bytes"] = _keep_trajectory(training, env, key)
+    except OSError as err:  # it is an extra: what the run found is worth more
+        result["trajectory_bytes"] = None
+        result["message"] += f"; its trajectory was not kept: {err}"
     if state.curve and (config.role == "test" or training.task.generates):
         result["replayed"] = training.to_best()
         if training.task.generates:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import helene
 from helene import noise
 from helene.directions import CHUNK, write_perturbed
 from helene.probe import Direction, Probe, Target
@@ -255,6 +256,25 @@ def test_parameters_that_only_a_later_loss_reads():
         probe.loss(lambda: module["first"](x).square().mean(), DIRECTION, EPS)
     found = probe.loss(lambda: second(module), DIRECTION, EPS)
     assert torch.equal(found, second(moved(module, EPS)).detach())
+
+
+def test_parameters_that_are_not_the_models_and_that_no_loss_reads():
+    """Another model's weights are told of; a temperature that the loss reads itself is not."""
+    torch.manual_seed(0)
+    model, other, temperature = nn.Linear(3, 3), nn.Linear(3, 3), nn.Parameter(torch.ones(()))
+    named = [*model.named_parameters(), ("temperature", temperature)]
+    x = torch.randn(4, 3)
+
+    def loss():
+        return (model(x) / temperature).square().mean()
+
+    optimizer = helene.MeZO(named, 0.1, model=model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step(loss)
+    optimizer.add_param_group({"params": [("other", other.weight), ("empty", nn.Parameter(torch.ones(0)))]})
+    with pytest.warns(UserWarning, match=r"^other: not the model's, and not read by the first loss.*leave it out"):
+        optimizer.step(loss)
 
 
 @pytest.mark.parametrize(

@@ -108,16 +108,25 @@ def test_dropout_is_refused() -> None:
 
 
 def test_a_loss_that_is_not_finite_or_no_scalar_is_refused() -> None:
-    for bad, error in (
-        (lambda m, b: loss(m, b) * torch.nan, FloatingPointError),
-        (lambda m, b: m(b["ids"]), ValueError),
+    for bad, error, text in (
+        (lambda m, b: loss(m, b) * torch.nan, FloatingPointError, "the loss is nan"),
+        (
+            lambda m, b: m(b["ids"]),
+            ValueError,
+            r"loss returned torch.float32 of shape .*; it must return one real number",
+        ),
+        (
+            lambda m, b: [m(b["ids"])],
+            ValueError,
+            "the loss returned a list; it must return a tensor with one real number",
+        ),
     ):
         model = TiedModel()
         kept = [p.detach().clone() for p in model.parameters()]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             engine = Engine(model, MeZO(model.named_parameters(), model=model), bad)
-        with pytest.raises(error):
+        with pytest.raises(error, match=text):
             engine.step(batch_of(0))
         assert all(torch.equal(a, b) for a, b in zip(kept, model.parameters(), strict=True))
 

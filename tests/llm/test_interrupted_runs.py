@@ -123,3 +123,24 @@ def test_a_trajectory_is_kept_beside_the_store_and_replays(env, tmp_path):
     training = Training(config, opened, Folder(None, ""))
     training.run()
     assert all(torch.equal(a, replayed[name]) for name, a in weights(opened.model.module).items())
+
+
+def test_a_trajectory_that_cannot_be_written_costs_no_result(env, tmp_path, monkeypatch):
+    expected = result_of(opt(), env)
+
+    def full(self, path):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("helene.trajectory.Trajectory.save", full)
+    found = result_of(opt(), env, work=str(tmp_path))
+    assert found["message"] == f"{expected['message']}; its trajectory was not kept: no space left"
+    assert found["trajectory_bytes"] is None
+    assert comparable(found)["test"] == comparable(expected)["test"]
+
+
+def test_a_work_folder_that_cannot_be_written_is_told_before_the_run(env, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(Training, "run", lambda _: pytest.fail("the run was begun"))
+    for work in (tmp_path / "file", tmp_path / "file" / "work", "/proc/work"):
+        with pytest.raises(ValueError, match=f"cannot write to {work}, where .* choose another folder by --work"):
+            result_of(opt(), env, work=str(work))

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import llm_bench
 from helene import cli as helene_cli
+from helene.lab import canonical
 from helene.lab.store import Record, Store
 from llm_bench import arguments, demo
 from llm_bench.estimate import Shape, estimate, step_bytes
@@ -267,7 +269,7 @@ def test_time_is_judged_by_runs_of_the_same_kind_that_went_to_their_end():
     assert Clock(1.0, [ended(70.0), ended(50.0)]).has_time(config), "the latest counts"
 
 
-def test_commands(tiny, tmp_path, capsys):
+def test_commands(tiny, tmp_path, capsys, monkeypatch):
     made, _, _ = tiny
     model = f"tiny OPT={made.env.models['tiny OPT']}"
     where = ["--model", model, "--data", made.env.data]
@@ -277,6 +279,22 @@ def test_commands(tiny, tmp_path, capsys):
     assert helene_cli.main(words) == 0
     assert json.loads(capsys.readouterr().out)["test"]["num_examples"] == 20
     store = ["--store", str(tmp_path / "c.sqlite")]
+    assert helene_cli.main([*words, *store]) == 0
+    said = capsys.readouterr().out
+    with Store(tmp_path / "c.sqlite", read_only=True) as kept:
+        (record,) = kept.records("llm/run")
+    assert canonical.loads(said) == record.result
+    assert record.config["method"] == "zero-shot"
+    with monkeypatch.context() as patch:
+        patch.setattr("llm_bench.runs.run.run", lambda *_, **__: pytest.fail("a run that is there was made again"))
+        assert helene_cli.main([*words, *store]) == 0
+    assert capsys.readouterr().out == said
+    with monkeypatch.context() as patch:
+        patch.setattr("llm_bench.runs.run.evaluated", lambda *_: 1 / 0)
+        assert helene_cli.main([*words, "--set", "data_seed=1", *store]) == 1
+    printed = capsys.readouterr()
+    assert canonical.loads(printed.out)["status"] == "error"
+    assert "the run failed: ZeroDivisionError" in printed.err
     assert helene_cli.main(["llm", "estimate", "--preset", "smoke", *where, *store]) == 0
     assert "causal, tiny OPT: " in capsys.readouterr().out
     tune = ["llm", "tune", "--forwards", "300", "--kind", "causal", "--task", "sst2", *where, *store]
@@ -298,6 +316,14 @@ def test_commands(tiny, tmp_path, capsys):
         (["sweep", "--tunings", "half"], "--tunings has 'half', which preset small does not"),
         (["table", "1", "--model", "/nowhere"], "there is no model folder /nowhere"),
         (["table", "1", "--device", "cuda"], "torch sees no CUDA device"),
+        (["table", "1", "--device", "tpu"], "the device must be cpu, cuda or one such as cuda:1, got 'tpu'"),
+        (["table", "memory", "--device", "tpu"], "the device must be cpu, cuda or one such as cuda:1, got 'tpu'"),
+        (["profile", "--shape", "opt-tiny", "--device", "tpu"], "the device must be cpu, cuda or one such as cuda:1"),
+        (["table", "memory", "--batches", "16x64,16y64"], "rows and tokens a row, such as 16x64; got '16y64'"),
+        (["profile", "--shape", "opt-tiny", "--batch", "0x4"], "rows and tokens a row, such as 16x64; got '0x4'"),
+        (["table", "1", "--methods", "mezo", "nope"], "there is no method 'nope'; there are mezo, helene"),
+        (["table", "1", "--methods", "nope", "--draw-only"], "there is no method 'nope'; there are mezo, helene"),
+        (["run", "--config", "nofile.toml"], "there is no file nofile.toml; a run's settings are a TOML file"),
     ],
 )
 def test_bad_words_are_one_line(words, message, tiny, tmp_path, capsys):
@@ -307,10 +333,32 @@ def test_bad_words_are_one_line(words, message, tiny, tmp_path, capsys):
         pytest.skip("there is a CUDA device")
     made, _, _ = tiny
     base = {"--model": made.env.models["tiny OPT"], "--data": made.env.data, "--store": str(tmp_path / "b.sqlite")}
+    if words[0] == "profile":
+        del base["--store"]
     given = [w for name, value in base.items() if name not in words for w in (name, value)]
     assert helene_cli.main(["llm", *words, *given]) == 2
     said = capsys.readouterr().err
     assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("minutes", ["-1", "nan", "soon"])
+def test_minutes_are_not_negative(minutes, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        helene_cli.main(["llm", "sweep", "--model", "x", "--data", "x", "--store", "x", "--minutes", minutes])
+    assert "argument --minutes: " in capsys.readouterr().err
+
+
+def test_a_damaged_weight_file_is_named(tiny, tmp_path, capsys):
+    made, _, _ = tiny
+    shutil.copytree(made.env.models["tiny OPT"], tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    words = ["llm", "run", "--model", str(tmp_path / "model"), "--data", made.env.data]
+    settings = ["kind=causal", "task=sst2", "method=zero-shot"]
+    assert helene_cli.main([*words, *(w for s in settings for w in ("--set", s))]) == 2
+    said = capsys.readouterr().err
+    assert f"{weights} is damaged: " in said
     assert said.count("\n") == 1
 
 

@@ -170,6 +170,8 @@ def test_layers_by_name():
     assert layers["rest"] == ["embed.weight", "head.weight"]
     assert all("norm" in n for n in layers["norm"])
     assert len(layers["norm"]) == 6  # norm_attention too: its name has no ".attention."
+    with pytest.raises(ValueError, match=r"the layer '\(' is no regular expression: .*re\.escape"):
+        helene.layer_groups(model, ["("])
     with pytest.raises(ValueError, match="layers 'attn' hold no trained parameter"):
         helene.layer_groups(model, ["attn", "norm"])
     with pytest.raises(ValueError, match="takes a module, got a list"):
@@ -223,3 +225,30 @@ def test_comparing_moves_nothing_and_sees_layers():
     assert all(row["expected"] == expected_cosine(row["dimension"], 2) for row in rows[:-1])
     assert expected_cosine(3, 3) == expected_cosine(3, 9) == 1.0
     assert expected_cosine(10_000, 4) == pytest.approx(math.sqrt(2) * math.gamma(2.5) / math.gamma(2) / 100, rel=1e-4)
+
+
+@pytest.mark.parametrize("rule", [helene.QuantileFloor(0.5), helene.MeanFloor(), helene.RadiusFloor(3.0)], ids=repr)
+def test_layers_without_elements_change_nothing(rule):
+    """Beside one, the other layer moves as it does alone; a layer that is unfrozen later is asked then."""
+    alone, beside, empty, frozen = Counted(), Counted(), nn.Parameter(torch.ones(0, 3)), nn.Parameter(torch.ones(9))
+    frozen.requires_grad_(False)
+    hyper = {"anneal_horizon": math.inf, "batch_size": 3, "interval": 2, "beta2": 0.5, "floor": rule}
+
+    def named(problem):
+        return [{"params": [("a", problem.a), ("b", problem.b)]}]
+
+    more = [{"params": [("empty", empty)]}, {"params": [("frozen", frozen)]}]
+    optimizer = helene.Helene(named(alone), 1e-3, **hyper)
+    with_empty = helene.Helene([*named(beside), *more], 1e-3, **hyper)
+    for _ in range(3):
+        optimizer.step(alone.loss)
+        with_empty.step(beside.loss)
+    assert torch.equal(alone.a, beside.a)
+    frozen.requires_grad_(True)
+    with_empty.step(lambda: beside.loss() + frozen.square().sum())
+    with_empty.step(lambda: beside.loss() + frozen.square().sum())
+    if isinstance(rule, helene.RadiusFloor):
+        assert with_empty.param_groups[2]["floor"] == pytest.approx(3.0 / (2 * 3))
+    else:
+        assert with_empty.param_groups[2]["floor"] not in (1.0, with_empty.param_groups[0]["floor"])
+    assert with_empty.param_groups[1]["floor"] == 1.0

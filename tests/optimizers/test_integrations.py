@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import os
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
@@ -225,3 +227,40 @@ def test_checkpoints_of_others(tmp_path):
     save_file({"x": torch.ones(1)}, tmp_path / "b")
     with pytest.raises(ValueError, match="it may be plain weights"):
         load_checkpoint(tmp_path / "b", target.model, helene.MeZO(target.model.named_parameters()))
+
+
+def test_checkpoints_that_cannot_be_written(tmp_path, monkeypatch):
+    model = nn.Linear(2, 2)
+    optimizer = helene.MeZO(model.named_parameters(), 0.1)
+    save_checkpoint(tmp_path / "good", model, optimizer)
+    before = (tmp_path / "good").read_bytes()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="pipe is no regular file, and would be replaced by one"):
+        save_checkpoint(tmp_path / "pipe", model, optimizer)
+    with pytest.raises(OSError, match=r"cannot write .*missing/file: .*choose a folder that is there"):
+        save_checkpoint(tmp_path / "missing" / "file", model, optimizer)
+
+    def full(tensors, partial, metadata):
+        partial.write_bytes(b"half of it")
+        raise SafetensorError("No space left on device (os error 28)")
+
+    monkeypatch.setattr("helene.integrations.checkpoints.save_file", full)
+    with pytest.raises(OSError, match=r"cannot write .*good: No space left on device .*free some space"):
+        save_checkpoint(tmp_path / "good", model, optimizer)
+    assert (tmp_path / "good").read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["good", "pipe"]
+
+
+def test_checkpoints_that_cannot_be_read(tmp_path):
+    model = nn.Linear(20, 20)
+    optimizer = helene.ZOAdam(model.named_parameters(), 0.1)
+    save_checkpoint(tmp_path / "good", model, optimizer)
+    whole = (tmp_path / "good").read_bytes()
+    for content in (b"", b"garbage" * 99, whole[:30], whole[:-1]):
+        (tmp_path / "bad").write_bytes(content)
+        with pytest.raises(ValueError, match=r"bad is no checkpoint: .*; it may have been cut short"):
+            load_checkpoint(tmp_path / "bad", model, optimizer)
+    with pytest.raises(ValueError, match="is no checkpoint"):
+        load_checkpoint(tmp_path, model, optimizer)
+    with pytest.raises(FileNotFoundError, match="missing"):
+        load_checkpoint(tmp_path / "missing", model, optimizer)

@@ -55,7 +55,9 @@ def test_parameters_that_cannot_be_trained(method):
         ({"seed": 1 << 64}, "seed must be below"),
         ({"lr": float("nan")}, "lr must be a finite number, 0 or above, got nan"),
         ({"weight_decay": True}, "weight_decay must be a finite number"),
+        ({"lr": 1e300}, r"lr must be at most 3\.4e\+38, the largest float32, got 1e\+300"),
         ({"eps": "1e-3"}, "eps must be positive, got '1e-3'"),
+        ({"eps": float("inf")}, "eps must be a finite number, 0 or above, got inf"),
     ],
 )
 def test_options(options, text):
@@ -259,6 +261,32 @@ def test_state_dicts_of_others():
         helene.Helene([one()], anneal_horizon=9, batch_size=2).load_state_dict(helene_state)
 
 
+@pytest.mark.parametrize("state_dtype", ["float32", "8bit"])
+def test_state_dicts_that_are_damaged(state_dtype):
+    """Nothing is changed by them; a parameter that joins late has state in them too."""
+    p, q = one(), one()
+    options = {"batch_size": 2, "state_dtype": state_dtype}
+    optimizer = helene.ZOSophia([("p", p)], 0.1, **options)
+    optimizer.step(lambda: p.square().sum())
+    optimizer.add_param_group({"params": [("q", q)]})
+    state = optimizer.state_dict()
+    other = helene.ZOSophia([{"params": [("p", p)]}, {"params": [("q", q)]}], 0.1, **options)
+    names = ["momentum", "curvature", "clipped"]
+    for name in [*names, "momentum_scale"] if state_dtype == "8bit" else names:
+        shape = r"\(\)" if name == "clipped" else r"\(1,\)" if name == "momentum_scale" else r"\(3,\)"
+        cut = {**state, "state": {**state["state"], 1: {k: v for k, v in state["state"][1].items() if k != name}}}
+        with pytest.raises(ValueError, match=f"no {name} of shape {shape} for parameter q; take a whole state_dict"):
+            other.load_state_dict(cut)
+        wrong = {**state, "state": {**state["state"], 1: {**state["state"][1], name: torch.ones(2)}}}
+        with pytest.raises(ValueError, match=rf"has {name} of shape \(2,\) for parameter q, which needs {shape}; take"):
+            other.load_state_dict(wrong)
+    with pytest.raises(ValueError, match=r"no momentum of shape .* for parameter q"):
+        other.load_state_dict({**state, "state": {0: state["state"][0]}})
+    assert other.param_groups[0]["step"] == 0
+    other.load_state_dict(state)
+    other.step(lambda: p.square().sum() + q.square().sum())
+
+
 def test_a_closure_that_gives_two_values():
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), torch.ones(8, 4)
@@ -268,6 +296,17 @@ def test_a_closure_that_gives_two_values():
     model.eval()
     optimizer.check_closure(lambda: model(x).square().mean())
     assert optimizer.param_groups[0]["step"] == 0
+
+
+def test_a_closure_that_changes_buffers():
+    """Batch norm in training mode gives one value twice, yet keeps the statistics of perturbed activations."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.randn(8, 4)
+    optimizer = helene.MeZO(model.named_parameters(), 0.1, model=model)
+    with pytest.raises(ValueError, match=r"changes the model's buffer 1\.running_mean, .*call model\.eval"):
+        optimizer.check_closure(lambda: model(x).square().mean())
+    model.eval()
+    optimizer.check_closure(lambda: model(x).square().mean())
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
@@ -295,3 +334,31 @@ def test_closures(method):
             optimizer.step(lambda: 1.0)
     assert torch.equal(p, torch.ones(3))
     assert optimizer.param_groups[0]["step"] == 0
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_closures_that_call_backward(method):
+    """A closure that takes a derivative inside, as a loss of a differential equation does, is none of them."""
+    p = one()
+
+    def backward():
+        loss = p.exp().sum()
+        loss.backward()
+        return loss
+
+    def derivative():
+        with torch.enable_grad():
+            x = torch.ones(3, requires_grad=True)
+            (slope,) = torch.autograd.grad((p * x).exp().sum(), x, create_graph=True)
+        return slope.square().sum()
+
+    optimizer = method.build([p], 0.1)
+    with pytest.raises(ValueError, match="the closure calls backward; it must only return the loss"):
+        optimizer.step(backward)
+    assert torch.equal(p, torch.ones(3))
+    assert optimizer.param_groups[0]["step"] == 0
+    if method.zeroth_order:
+        with pytest.raises(ValueError, match="the closure calls backward"):
+            optimizer.check_closure(backward)
+    if method.name != "ForwardGrad":
+        optimizer.step(derivative)

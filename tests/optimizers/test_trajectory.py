@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import random
+import stat
 
 import pytest
 import torch
@@ -36,6 +38,9 @@ def test_replay(method, options, tmp_path):
     loaded = Trajectory.load(tmp_path / "run.npz")
     assert len(loaded) == 7
     assert loaded.scalars == trajectory.scalars
+    for steps in (8, -1):
+        with pytest.raises(ValueError, match=f"steps must be in 0 to 7, as many as were recorded, got {steps}"):
+            loaded.replay(replayed, steps=steps)
     loaded.replay(replayed, steps=3)
     assert not all(map(torch.equal, target.bits(), fresh.bits()))
     with pytest.raises(ValueError, match="starts at step 1, the optimizer is at 4"):
@@ -147,3 +152,42 @@ def test_what_does_not_fit_says_so(tmp_path):
     (tmp_path / "other.npz").write_bytes(b"not a trajectory")
     with pytest.raises(ValueError, match="no trajectory"):
         Trajectory.load(tmp_path / "other.npz")
+
+
+def test_a_file_that_is_there_survives_a_full_disk(tmp_path, monkeypatch):
+    optimizer = helene.MeZO([torch.nn.Parameter(torch.ones(2))], 1e-3)
+    trajectory = Trajectory.record(optimizer)
+    trajectory.scalars = [[0.5]]
+    trajectory.save(tmp_path / "run")
+    (tmp_path / "link.npz").symlink_to(tmp_path / "run.npz")
+    before = (tmp_path / "run.npz").read_bytes()
+
+    def full(file, **arrays):
+        file.write(b"half of it")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("numpy.savez_compressed", full)
+        with pytest.raises(OSError, match=r"cannot write .*run\.npz: No space left on device; free some space"):
+            trajectory.save(tmp_path / "run.npz")
+    with pytest.raises(OSError, match=r"cannot write .*missing/run\.npz: No such file .*choose a folder that is there"):
+        trajectory.save(tmp_path / "missing" / "run.npz")
+    assert (tmp_path / "run.npz").read_bytes() == before
+    trajectory.scalars = [[0.5], [0.25]]
+    trajectory.save(tmp_path / "link.npz")
+    assert (tmp_path / "link.npz").is_symlink()
+    assert len(Trajectory.load(tmp_path / "run.npz")) == 2
+    assert sorted(os.listdir(tmp_path)) == ["link.npz", "run.npz"], "nothing half written is left"
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path):
+    trajectory = Trajectory.record(helene.MeZO([torch.nn.Parameter(torch.ones(2))], 1e-3))
+    os.mkfifo(tmp_path / "pipe.npz")
+    (tmp_path / "full.npz").symlink_to("/dev/full")
+    (tmp_path / "folder.npz").mkdir()
+    for name in ("pipe.npz", "full.npz", "folder.npz"):
+        with pytest.raises(OSError, match="is no regular file, and would be replaced by one; choose another name"):
+            trajectory.save(tmp_path / name)
+    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe.npz").st_mode)
+    assert (tmp_path / "full.npz").is_symlink()
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
