@@ -36,9 +36,16 @@ def side_by_side(commands: Sequence[Sequence[str]]) -> int:
 
     Returns:
         How many of them failed.
+
+    Raises:
+        ValueError: If CUDA_VISIBLE_DEVICES names fewer cards.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     cards = visible.split(",") if visible else [str(card) for card in range(len(commands))]
+    if len(cards) < len(commands):
+        raise ValueError(
+            f"{len(commands)} cards were asked for, but CUDA_VISIBLE_DEVICES={visible}; ask for {len(cards)}"
+        )
     running = [
         subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": card})
         for command, card in zip(commands, cards, strict=False)

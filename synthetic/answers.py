@@ -90,7 +90,7 @@ def conclusions(analysed: Sequence[Analysed]) -> list[Conclusion]:
         if rows:
             out.append(Conclusion(answer(analysed, method, title), rows))
     out[1:1] = comparisons(analysed)
-    controls = tuple(a for a in analysed if a.control)
+    controls = tuple(a for a in analysed if a.control and not a.series.borrowed)  # each run once
     return [*out, Conclusion(control_sentence(a.control for a in controls if a.control), controls)]
 
 

@@ -28,7 +28,7 @@ def controls_section(analysed: Sequence[Analysed]) -> Section:
     """Predicted against measured exponents of the two controls."""
     rows = []
     for a in analysed:
-        if (c := a.control) is None:
+        if (c := a.control) is None or a.series.borrowed:
             continue
         pair = [_against(c.measured, name, c.predicted.get(name)) for name in ("max_d", "d")]
         worst = f"{100 * math.expm1(c.largest_error):.0f}\N{NO-BREAK SPACE}%"

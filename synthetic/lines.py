@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from helene.lab import canonical
-from synthetic.analysis import Analysed
+from synthetic.analysis import Analysed, Control
 from synthetic.explain import explain
 from synthetic.export import tuning_of
 from synthetic.sensitivity import sensitivities
@@ -56,11 +56,16 @@ def _series(a: Analysed) -> dict[str, Any]:
         "beta": a.main.exponent("d"),
         "steps_against_mezo": a.ratio,
         "forwards_against_mezo": a.forwards_ratio,
-        "control": None if control is None else {"passed": control.passed, "predicted": control.predicted},
+        "control": None if control is None else _control(control),
         "at_edge": len(tuning["at_edge"]),
         "censored": len(tuning["censored"]),
         "cells": [[c.key[:12], c.n, c.max_d, c.d, float(np.median(c.steps)), c.predicted] for c in a.series.cells],
     }
+
+
+def _control(control: Control) -> dict[str, Any]:
+    names = ("passed", "predicted", "largest_error", "within", "left_out")
+    return {name: getattr(control, name) for name in names}
 
 
 def _short(value: Any) -> Any:

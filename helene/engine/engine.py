@@ -20,7 +20,7 @@ from helene.engine.lanes import Worker, in_lane
 from helene.engine.pair import Streams
 from helene.engine.parallel import Ranks
 from helene.engine.plan import UNIT_BYTES
-from helene.engine.shape import Setting, Shape, scalar
+from helene.engine.shape import Setting, Shape
 from helene.engine.watch import ModelWatch, OptimizerWatch
 from helene.kernels.methods import NUM_HYPERS, Method, method_of
 from helene.kernels.tiles import Tiles
@@ -274,7 +274,7 @@ class Engine:
         return self.optimizer.step(lambda: self.loss(self.model, batch))
 
     def _eager(self, shape: Shape, step: int) -> Tensor:
-        losses = torch.stack([scalar(loss) for loss in shape.pair()])
+        losses = torch.stack(shape.pair())
         self.ranks.add(losses)  # before any rank may raise, or the others would wait for it
         scalar_loss(losses.mean())
         if shape.losses is None:

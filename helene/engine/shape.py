@@ -89,8 +89,8 @@ class Shape:
         """Bytes of scratch memory that its plan uses."""
         return self._copies.num_bytes if self._copies is not None else 0
 
-    def pair(self) -> tuple[Any, Any]:
-        """Both losses at theta ± eps z, on the current stream's order.
+    def pair(self) -> tuple[Tensor, Tensor]:
+        """Both losses at theta ± eps z, 0-dim, on the current stream's order.
 
         Raises:
             ValueError: If a parameter cannot be perturbed, or the loss is no scalar or draws random numbers.
@@ -100,14 +100,13 @@ class Shape:
             losses = self._attempt()
             if losses is None:
                 continue
-            for loss in losses:
-                scalar(loss)
+            plus, minus = (scalar(loss) for loss in losses)
             _check_random(before, self.setting.device)
             if versions(self.static.leaves) != written:
                 raise ValueError("the loss writes to the batch, so that L⁻ sees another one than L⁺; let it copy first")
             if not self.steps and self._deferred is None:
-                check_independence(losses, self._alone)
-            return losses
+                check_independence((plus, minus), self._alone)
+            return plus, minus
         raise ValueError(_UNPREDICTABLE)
 
     def _alone(self) -> tuple[Any, Any]:

@@ -74,7 +74,7 @@ def write_perturbed(
     from helene.kernels import eager
 
     eager.write_perturbed([outs[i] for i in done], [thetas[i] for i in done], [ids[i] for i in done], direction, radius)
-    return [i for i in everything if i not in set(done)] if len(done) < len(everything) else []
+    return sorted(set(everything) - set(done))
 
 
 def _has_kernel(out: Tensor, theta: Tensor) -> bool:

@@ -81,7 +81,7 @@ def table_section(table: Table, paper: PaperTable, models: Mapping[Any, str]) ->
             row.append("–" if printed is None else _printed(*printed))
             _, found = cells.get((method, tuning, kind, task), (None, None))
             row.append(NOT_RUN if found is None else _measured(found, anchor(Cell(kind, task, method, tuning))))
-        if any(cell != NOT_RUN for cell in row[2::2]) or method not in {CONTROL[0], *(m for m, _ in controls)}:
+        if any(cell != NOT_RUN for cell in row[2::2]) or (method, tuning) not in (CONTROL, *controls):
             rows.append(row)
     headers = ["method"] + [h for kind, task in columns for h in (f"{task} ({kind}), paper", f"{task}, measured")]
     used = ", ".join(f"{kind}: {models[kind]}" for kind in sorted({kind for kind, _ in columns}))
