@@ -44,7 +44,7 @@ class Preset:
         num_test: Most test rows.
         target: Dev metric that ends the count, by (kind, task); None counts nothing.
         dtype: Of the weights.
-        row_length: See `RunConfig`.
+        row_length: Of training batches by task, see `RunConfig`; one shape, and so one captured step.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Preset:
     num_test: int = 1000
     target: Mapping[tuple[Kind, str], float] = field(default_factory=dict)
     dtype: str = "float32"
-    row_length: int = 0
+    row_length: Mapping[str, int] = field(default_factory=dict)
     extend: int = 0
 
     def settings(self, kind: Kind, task: str, method: str, tuning: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class Preset:
             "batch_size": self.first_order_batch if first else self.batch_size[kind],
             "eps": None if first else EPS[kind, tuning],
             "target": None if get_task(task, kind).generates else self.target.get((kind, task)),
-            "row_length": self.row_length,
+            "row_length": self.row_length.get(task, 0),
         }
 
     def step_sizes(
@@ -159,8 +159,8 @@ PRESETS = {
         {"masked": 2000, "causal": 2000},
         20,
         {"masked": (13, 21, 42), "causal": (0, 1, 2)},
-        target={("masked", "sst2"): 0.7, ("causal", "sst2"): 0.82, ("causal", "copa"): 0.65},
-        row_length=64,
+        target={("masked", "sst2"): 0.7, ("causal", "sst2"): 0.82, ("causal", "copa"): 0.72},
+        row_length={"sst2": 64, "copa": 32},
         extend=3,
     ),
     "parts": Preset(
@@ -175,7 +175,7 @@ PRESETS = {
         5,
         {"causal": (0, 1)},
         target={("causal", "sst2"): 0.75},
-        row_length=64,
+        row_length={"sst2": 64},
         extend=2,
     ),
     "brief": Preset(
@@ -189,8 +189,8 @@ PRESETS = {
         {"masked": 500, "causal": 500},
         5,
         {"masked": (13, 21), "causal": (0, 1)},
-        target={("masked", "sst2"): 0.65, ("causal", "sst2"): 0.75, ("causal", "copa"): 0.6},
-        row_length=64,
+        target={("masked", "sst2"): 0.65, ("causal", "sst2"): 0.75, ("causal", "copa"): 0.7},
+        row_length={"sst2": 64, "copa": 32},
         extend=2,
     ),
     "paper": Preset(
