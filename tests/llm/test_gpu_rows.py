@@ -93,7 +93,7 @@ def short(monkeypatch):
         num_train=16,
         num_dev=8,
         num_test=16,
-        row_length=0,
+        row_length={},
     )
     monkeypatch.setitem(presets.PRESETS, "short", preset)
 
