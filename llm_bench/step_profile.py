@@ -213,7 +213,7 @@ def _floors(
 
 def _copied(engine: Any, targets: Sequence[Any]) -> int:
     """Elements that a step of the engine copies; looked-up rows are few."""
-    shapes = list(engine._shapes.values())
+    shapes = list(engine._steps.shapes.values())
     if not shapes or shapes[-1]._copies is None:
         return sum(t.tensor.numel() for t in targets)
     plan = shapes[-1]._copies.plan

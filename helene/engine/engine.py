@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -12,20 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helene.directions import Direction
 from helene.engine import batches, reasons
-from helene.engine.control import HISTORY, Control
-from helene.engine.copies import Deferred
+from helene.engine.control import Control
 from helene.engine.lanes import Worker, in_lane
 from helene.engine.pair import Streams
 from helene.engine.parallel import Ranks
 from helene.engine.plan import UNIT_BYTES
-from helene.engine.shape import Setting, Shape
-from helene.engine.watch import ModelWatch, OptimizerWatch
-from helene.kernels.methods import NUM_HYPERS, Method, method_of
-from helene.kernels.tiles import Tiles
+from helene.engine.shape import Setting
+from helene.engine.steps import Steps
+from helene.engine.updates import FusedUpdates
 from helene.optimizers.zeroth import ZerothOrder
-from helene.probe import scalar_loss
 
 Loss = Callable[[nn.Module, Any], Any]
 
@@ -100,30 +95,26 @@ class Engine:
                 raise ValueError(f"{name} must be 1 or above, got {value!r}")
         self.model, self.optimizer, self.loss = model, optimizer, loss or _default_loss
         self._plan_options = {"unit_bytes": unit_bytes, "ring_bytes": scratch_bytes}
-        self._may_capture, self._deferred, self._owes, self._direct = capture, deferred, False, False
-        self._buckets, self._padding, self._side = (
-            sorted(buckets or ()),
-            {**batches.PADDING, **(padding or {})},
-            padding_side,
-        )
+        self._may_capture, self._deferred, self._direct = capture, deferred, False
+        self._buckets, self._side = sorted(buckets or ()), padding_side
+        self._padding = {**batches.PADDING, **(padding or {})}
         self._check_every, self._max_shapes = check_every, max_shapes
         self.ranks = Ranks(group)
         self._workers = Worker(), Worker()
         self._streams = Streams(optimizer._targets[0].tensor.device, concurrent)
-        self._setting: Setting
-        self._model_watch: ModelWatch
-        self._plain_reason = self._no_graph = ""
         self._told: set[str] = set()
-        self._pending: list[int] = []
-        self._tables: list[Tiles] = []
-        self._reset()
+        self._mode = self._reason = self._plain_reason = ""
+        self._setting: Setting
+        self._updates: FusedUpdates
+        self._steps: Steps
+        self._look()
         self._check_ranks()
-        optimizer.register_state_dict_pre_hook(lambda *_: self._settle())
+        optimizer.register_state_dict_pre_hook(lambda *_: self._updates.settle())
         if deferred:
-            optimizer.register_load_state_dict_pre_hook(lambda *_: self._pay())
-            model.register_state_dict_pre_hook(lambda *_: self._pay())
-            model.register_load_state_dict_pre_hook(lambda *_: self._pay())
-            model.register_forward_pre_hook(lambda *_: None if in_lane() else self._pay())
+            optimizer.register_load_state_dict_pre_hook(lambda *_: self._updates.pay())
+            model.register_state_dict_pre_hook(lambda *_: self._updates.pay())
+            model.register_load_state_dict_pre_hook(lambda *_: self._updates.pay())
+            model.register_forward_pre_hook(lambda *_: None if in_lane() else self._updates.pay())
 
     @property
     def mode(self) -> str:
@@ -138,7 +129,7 @@ class Engine:
     @property
     def scratch_bytes(self) -> int:
         """Bytes of scratch memory held."""
-        return max((shape.scratch_bytes for shape in self._shapes.values()), default=0)
+        return max((shape.scratch_bytes for shape in self._steps.shapes.values()), default=0)
 
     def step(self, batch: Any) -> Tensor:
         """One update.
@@ -160,9 +151,10 @@ class Engine:
 
     def _step(self, batch: Any) -> Tensor:
         step = self.optimizer._begin()
-        self._raise_trouble()
-        if self._optimizer_watch.changed() or self._model_watch.changed():
-            self._reset()
+        self._updates.raise_trouble()
+        if self._steps.changed():
+            self._updates.settle()
+            self._look()
         if step % self._check_every == 0:
             self._check_ranks()
         batch = batches.plain(batch)
@@ -170,25 +162,7 @@ class Engine:
             batch = batches.pad_to_bucket(batch, self._buckets, self._padding, self._side)
         if self._plain_reason:
             return self._plain(batch)
-        shape = self._shape_of(batches.Layout(batch))
-        group = self.optimizer.param_groups[0]
-        self._setting.direction, self._setting.eps = Direction(group["seed"], step), group["eps"]
-        if shape.graph is None and shape.steps and not shape.trouble and (self._direct or not self._no_graph):
-            self._pay()
-            self._capture(shape)
-            self._model_watch = ModelWatch(self.model)  # a forward may make a buffer anew
-        if shape.graph is None:
-            self._settle()
-        elif self._deferred:
-            self._setting.control.shift()
-        self._send(step)
-        if shape.graph is None:
-            loss = self._eager(shape, step)
-            self._model_watch = ModelWatch(self.model)
-        else:
-            loss = self._replay(shape, step)
-        shape.steps += 1
-        self.optimizer.last_loss = loss
+        loss, self._mode, self._reason = self._steps.make(step, batches.Layout(batch), self._direct)
         return loss
 
     def flush(self) -> None:
@@ -197,174 +171,34 @@ class Engine:
         Raises:
             FloatingPointError: If a loss was not finite.
         """
-        self._settle()
-        self._raise_trouble(wait=True)
+        self._updates.flush()
 
-    def _settle(self) -> None:
-        """`flush` without its errors."""
-        self._pay()
-        if self._pending:
-            slopes = self._setting.control.slopes.tolist()
-            for step in self._pending:
-                self._note(step, slopes[step % HISTORY])
-            self._pending.clear()
-
-    def _pay(self) -> None:
-        """Make the update that a deferred step still owes; waits for nothing."""
-        if self._owes:
-            self._owes = False
-            control = self._setting.control
-            self._update((control.control, control.values, control.hypers))
-            control.values[2:3].zero_()  # so that the next step does not make it again
-
-    def _reset(self) -> None:
-        """Forget all shapes and look at the optimizer anew."""
-        self._settle()
-        optimizer = self.optimizer
-        self._shapes: OrderedDict[Any, Shape] = OrderedDict()
-        self._mode, self._reason = "eager", ""
-        targets = optimizer._targets
-        self._optimizer_watch = OptimizerWatch(optimizer)
-        self._model_watch = ModelWatch(self.model)
+    def _look(self) -> None:
+        """Look at model and optimizer anew, forgetting all shapes."""
+        optimizer, targets = self.optimizer, self.optimizer._targets
         device = targets[0].tensor.device
+        self._mode, self._reason = "eager", ""
         slow = reasons.not_fused(targets)
-        self._method: Method | str = method_of(optimizer)
         self._plain_reason = reasons.plain(self.model, optimizer)
+        no_graph = "no CUDA device" if device.type != "cuda" else slow
         if not self._may_capture:
-            self._no_graph = "capture=False"
-        else:
-            self._no_graph = "no CUDA device" if device.type != "cuda" else slow
+            no_graph = "capture=False"
+        control = Control(len(optimizer.param_groups), device)
         self._setting = Setting(
-            self.model,
-            self.loss,
-            targets,
-            not slow,
-            Control(len(optimizer.param_groups), device),
-            self._streams,
-            self._workers,
-            self._plan_options,
+            self.model, self.loss, targets, not slow, control, self._streams, self._workers, self._plan_options
         )
+        self._updates = FusedUpdates(optimizer, control, self._deferred)
+        self._steps = Steps(self._setting, optimizer, self._updates, self.ranks, no_graph, self._max_shapes, self._tell)
         if self._plain_reason:
             self._tell(f"steps are made by optimizer.step: {self._plain_reason}")
-        elif self._no_graph:
-            self._tell(f"steps run without a CUDA graph: {self._no_graph}")
-
-    def _shape_of(self, layout: batches.Layout) -> Shape:
-        key = layout.key
-        shape = self._shapes.get(key)
-        if shape is None:
-            shape = self._shapes[key] = Shape(self._setting, layout)
-            if len(self._shapes) > self._max_shapes:
-                self._shapes.popitem(last=False)
-        else:
-            self._shapes.move_to_end(key)
-            shape.static.fill(layout)
-        return shape
-
-    def _send(self, step: int) -> None:
-        group, hypers = self.optimizer.param_groups[0], torch.zeros(len(self.optimizer.param_groups), NUM_HYPERS)
-        if isinstance(self._method, Method):
-            hypers = self._method.rows(self.optimizer, step)
-        self._setting.control.send(group["seed"], step, 0, group["eps"], hypers.numpy())
+        elif no_graph:
+            self._tell(f"steps run without a CUDA graph: {no_graph}")
 
     def _plain(self, batch: Any) -> Tensor:
         if self.ranks.size > 1:
             raise ValueError(f"several ranks need steps of one pair, but {self._plain_reason}")
         self._mode, self._reason = "plain", self._plain_reason
         return self.optimizer.step(lambda: self.loss(self.model, batch))
-
-    def _eager(self, shape: Shape, step: int) -> Tensor:
-        losses = torch.stack(shape.pair())
-        self.ranks.add(losses)  # before any rank may raise, or the others would wait for it
-        scalar_loss(losses.mean())
-        if shape.losses is None:
-            shape.losses = torch.empty_like(losses)
-        pair = losses.double() / self.ranks.size
-        slope = ((pair[0] - pair[1]) / (2.0 * self._setting.eps)).item()
-        self.optimizer._apply(step, [slope])
-        self._mode = "eager"
-        self._reason = self._no_graph or shape.trouble or "first step of this batch shape"
-        return losses.mean() / self.ranks.size
-
-    def _replay(self, shape: Shape, step: int) -> Tensor:
-        assert shape.graph is not None
-        assert shape.losses is not None
-        shape.graph.replay()
-        self.ranks.add(shape.losses)
-        loss = shape.losses.mean() / self.ranks.size
-        self._mode, self._reason = "graph", ""
-        if not isinstance(self._method, Method):
-            self._reason = f"the update runs outside of the graph: {self._method}"
-            plus, minus = (shape.losses.double() / self.ranks.size).tolist()
-            scalar_loss(loss)
-            self.optimizer._apply(step, [(plus - minus) / (2.0 * self._setting.eps)])
-            return loss
-        if shape.tail is not None:
-            shape.tail.replay()
-        self._owes = self._deferred
-        self._setting.control.look()
-        for group in self.optimizer.param_groups:
-            group["step"] = step
-        self._pending.append(step)
-        if self.optimizer.trajectory is not None or len(self._pending) == HISTORY:
-            self.flush()
-        return loss
-
-    def _capture(self, shape: Shape) -> None:
-        control, ranks, deferred = self._setting.control, self.ranks.size, None
-        if isinstance(self._method, Method):
-            pieces = self._method.pieces(self.optimizer)
-            self._optimizer_watch.watch_state()
-            self._tables = self._method.tables(self.optimizer)
-            if self._deferred:
-                deferred = Deferred(self._method.code, self._stochastic, control.before, pieces)
-
-        def finish() -> None:
-            assert shape.losses is not None
-            control.finish(shape.losses, ranks)
-            if deferred is None and isinstance(self._method, Method):
-                self._update((control.control, control.values, control.hypers))
-
-        try:
-            shape.capture(finish, ranks > 1, deferred, self._direct)
-        except ValueError:
-            raise
-        except Exception as error:
-            shape.trouble = f"the forward cannot be captured ({_first_line(error)})"
-            self._tell(f"steps run without a CUDA graph: {shape.trouble}")
-
-    @property
-    def _stochastic(self) -> bool:
-        return bool(self.optimizer.param_groups[0]["rounding"] == "stochastic")
-
-    def _update(self, of_step: tuple[Tensor, Tensor, Tensor]) -> None:
-        """Enqueue the update of a step, given what the device knows of it."""
-        from helene.kernels import launch
-
-        assert isinstance(self._method, Method)
-        for tiles in self._tables:
-            launch.update(tiles, self._method.code, *of_step, stochastic=self._stochastic)
-
-    def _note(self, step: int, slope: float) -> None:
-        optimizer = self.optimizer
-        optimizer._statistics.add(optimizer._coefficients([slope]))
-        recorded = optimizer.trajectory
-        if recorded is not None and step >= recorded.header["first_step"]:
-            recorded.append(optimizer, step, [slope])
-
-    def _raise_trouble(self, wait: bool = False) -> None:
-        control = self._setting.control
-        step = control.trouble(wait) if self._device_is_cuda else 0
-        if step:
-            control.forgive()
-            raise FloatingPointError(
-                f"a loss of step {step} was not finite; it and later ones like it moved nothing; a smaller lr or "
-                "eps or a wider dtype helps"
-            )
-
-    @property
-    def _device_is_cuda(self) -> bool:
-        return self._setting.device.type == "cuda"
 
     def _check_ranks(self) -> None:
         groups = self.optimizer.param_groups
@@ -385,8 +219,3 @@ def on_device(device: torch.device) -> AbstractContextManager[object]:
 
 def _default_loss(model: nn.Module, batch: Any) -> Any:
     return model(**batch).loss
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error.__context__ or error).strip().splitlines()
-    return lines[0][:160] if lines else type(error).__name__

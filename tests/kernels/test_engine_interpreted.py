@@ -93,7 +93,7 @@ def test_the_trajectory_is_that_of_optimizer_step(
     assert made._setting.fused
     assert made.mode == ("graph" if direct else "eager")
     if engine:
-        calls = next(iter(made._shapes.values()))._copies.plan.calls
+        calls = next(iter(made._steps.shapes.values()))._copies.plan.calls
         assert [call.rows for call in calls if call.module is models[1].embed] == [True]
     assert got == pytest.approx(expected, rel=1e-4)
     for a, b in zip(mine, weights, strict=True):

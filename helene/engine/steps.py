@@ -1,0 +1,159 @@
+"""Steps of one pair of forwards while model and optimizer stay what they are: run, then captured, then replayed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from helene.directions import Direction
+from helene.engine.batches import Layout
+from helene.engine.parallel import Ranks
+from helene.engine.shape import Setting, Shape
+from helene.engine.updates import FusedUpdates
+from helene.engine.watch import ModelWatch, OptimizerWatch
+from helene.optimizers.zeroth import ZerothOrder
+from helene.probe import scalar_loss
+
+
+class Made(NamedTuple):
+    """A step: its loss, how it ran, and why not as one graph, see `Engine`."""
+
+    loss: Tensor
+    mode: str
+    reason: str
+
+
+class Steps:
+    """Makes steps, each shape's first without a graph; to be made anew once model or optimizer have changed.
+
+    Args:
+        setting: What the shapes have in common.
+        optimizer: Whose steps these are.
+        updates: Those of captured steps.
+        ranks: The processes that share the run.
+        no_graph: Why steps are not captured, in one line; empty where they are.
+        max_shapes: Shapes that are kept.
+        tell: Warns of a forward that cannot be captured.
+
+    Attributes:
+        shapes: The shapes seen, the latest last.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        optimizer: ZerothOrder,
+        updates: FusedUpdates,
+        ranks: Ranks,
+        no_graph: str,
+        max_shapes: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._setting, self._optimizer, self._updates, self._ranks = setting, optimizer, updates, ranks
+        self._no_graph, self._max_shapes, self._tell = no_graph, max_shapes, tell
+        self.shapes: OrderedDict[Any, Shape] = OrderedDict()
+        self._optimizer_watch = OptimizerWatch(optimizer)
+        self._model_watch = ModelWatch(setting.model)
+
+    def changed(self) -> bool:
+        """Whether model or optimizer are other than a captured step has seen them."""
+        return self._optimizer_watch.changed() or self._model_watch.changed()
+
+    def make(self, step: int, layout: Layout, direct: bool = False) -> Made:
+        """One update.
+
+        Args:
+            step: Its number.
+            layout: The batch.
+            direct: Enqueue captured steps anew at each replay, see `Shape.capture`; for tests.
+
+        Raises:
+            ValueError: As `Shape.pair`.
+            FloatingPointError: If a loss is not finite, of a captured step perhaps later.
+            RuntimeError: If a rank has died.
+        """
+        shape, group = self._shape_of(layout), self._optimizer.param_groups[0]
+        self._setting.direction, self._setting.eps = Direction(group["seed"], step), group["eps"]
+        if shape.graph is None and shape.steps and not shape.trouble and (direct or not self._no_graph):
+            self._updates.pay()
+            self._capture(shape, direct)
+            self._look_at_model()
+        captured = shape.graph is not None
+        self._updates.begin(step, captured)
+        if captured:
+            made = self._replay(shape, step)
+        else:
+            made = self._eager(shape, step)
+            self._look_at_model()
+        shape.steps += 1
+        self._optimizer.last_loss = made.loss
+        return made
+
+    def _shape_of(self, layout: Layout) -> Shape:
+        shape = self.shapes.get(layout.key)
+        if shape is None:
+            shape = self.shapes[layout.key] = Shape(self._setting, layout)
+            if len(self.shapes) > self._max_shapes:
+                self.shapes.popitem(last=False)
+        else:
+            self.shapes.move_to_end(layout.key)
+            shape.static.fill(layout)
+        return shape
+
+    def _look_at_model(self) -> None:
+        """A forward that Python has run may have made a buffer anew."""
+        self._model_watch = ModelWatch(self._setting.model)
+
+    def _eager(self, shape: Shape, step: int) -> Made:
+        losses = torch.stack(shape.pair())
+        self._ranks.add(losses)  # before any rank may raise, or the others would wait for it
+        scalar_loss(losses.mean())
+        if shape.losses is None:
+            shape.losses = torch.empty_like(losses)
+        pair = losses.double() / self._ranks.size
+        slope = ((pair[0] - pair[1]) / (2.0 * self._setting.eps)).item()
+        self._optimizer._apply(step, [slope])
+        reason = self._no_graph or shape.trouble or "first step of this batch shape"
+        return Made(losses.mean() / self._ranks.size, "eager", reason)
+
+    def _replay(self, shape: Shape, step: int) -> Made:
+        assert shape.graph is not None
+        assert shape.losses is not None
+        shape.graph.replay()
+        self._ranks.add(shape.losses)
+        loss = shape.losses.mean() / self._ranks.size
+        if self._updates.missing:
+            plus, minus = (shape.losses.double() / self._ranks.size).tolist()
+            scalar_loss(loss)
+            self._optimizer._apply(step, [(plus - minus) / (2.0 * self._setting.eps)])
+            return Made(loss, "graph", f"the update runs outside of the graph: {self._updates.missing}")
+        if shape.tail is not None:
+            shape.tail.replay()
+        self._updates.replayed(step)
+        return Made(loss, "graph", "")
+
+    def _capture(self, shape: Shape, direct: bool) -> None:
+        deferred, ranks = self._updates.prepare(), self._ranks.size
+        if not self._updates.missing:
+            self._optimizer_watch.watch_state()
+
+        def finish() -> None:
+            assert shape.losses is not None
+            self._updates.finish(shape.losses, ranks)
+
+        try:
+            shape.capture(finish, ranks > 1, deferred, direct)
+        except ValueError:
+            raise
+        except Exception as error:
+            shape.trouble = f"the forward cannot be captured ({_first_line(error)})"
+            self._tell(f"steps run without a CUDA graph: {shape.trouble}")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error.__context__ or error).strip().splitlines()
+    return lines[0][:160] if lines else type(error).__name__
