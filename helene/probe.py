@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from helene.directions import Direction, Displacement, Target
-from helene.reads import ReadWatch, reads_none
+from helene.reads import BufferWatch, ReadWatch, reads_none
 from helene.swap import Scratch, Swap
 
 __all__ = ["Closure", "Direction", "Displacement", "Probe", "Target", "held_by", "is_compiled", "scalar_loss"]
@@ -77,6 +77,7 @@ class Probe:
             # Their forward may have been called without their hooks, and has then read theta itself. From now on it
             # does not matter how they are read.
             self._use_full_copies(passed_by)
+        buffers = BufferWatch(self._model)
         loss, unperturbed, read = self._watched(closure, direction, radius)
         if unperturbed and self._by_module:
             self._use_full_copies(unperturbed, "read outside their own module's forward")
@@ -90,8 +91,8 @@ class Probe:
         if idle:  # nobody knows how a later loss will read them
             self._use_full_copies(idle, "not read by the first loss, so freeze them if none reads them")
         unread = strangers(self.targets, self._model, read) if self._model is not None else ""
-        if unread:
-            warnings.warn(unread, stacklevel=3)
+        for told in filter(None, (unread, buffers.told)):
+            warnings.warn(told, stacklevel=3)
         self._usual = Counter(self._calls)
         self._checked = True
         return loss

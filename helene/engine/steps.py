@@ -17,6 +17,7 @@ from helene.engine.updates import FusedUpdates
 from helene.engine.watch import ModelWatch, OptimizerWatch
 from helene.optimizers.zeroth import ZerothOrder
 from helene.probe import scalar_loss, strangers
+from helene.reads import BufferWatch
 
 
 class Made(NamedTuple):
@@ -37,7 +38,7 @@ class Steps:
         ranks: The processes that share the run.
         no_graph: Why steps are not captured, in one line; empty where they are.
         max_shapes: Shapes that are kept.
-        tell: Warns of forwards that cannot be captured and of parameters that are not the model's, once of each.
+        tell: Warns once of what it is told: forwards that cannot be captured, and what the first one read and wrote.
 
     Attributes:
         shapes: The shapes seen, the latest last.
@@ -58,7 +59,7 @@ class Steps:
         self.shapes: OrderedDict[Any, Shape] = OrderedDict()
         self._optimizer_watch = OptimizerWatch(optimizer)
         self._model_watch = ModelWatch(setting.model)
-        self._knows_strangers = False
+        self._is_first = True
 
     def changed(self) -> bool:
         """Whether model or optimizer are other than a captured step has seen them."""
@@ -110,10 +111,14 @@ class Steps:
         self._model_watch = ModelWatch(self._setting.model)
 
     def _eager(self, shape: Shape, step: int) -> Made:
+        buffers = BufferWatch(self._setting.model) if self._is_first else None
         losses = torch.stack(shape.pair())
         self._ranks.add(losses)  # before any rank may raise, or the others would wait for it
         scalar_loss(losses.mean())
-        self._tell_of_strangers(shape.read)
+        if buffers is not None:
+            self._is_first = False
+            for told in filter(None, (strangers(self._setting.targets, self._setting.model, shape.read), buffers.told)):
+                self._tell(told)
         if shape.losses is None:
             shape.losses = torch.empty_like(losses)
         pair = losses.double() / self._ranks.size
@@ -121,14 +126,6 @@ class Steps:
         self._optimizer._apply(step, [slope])
         reason = self._no_graph or shape.trouble or "first step of this batch shape"
         return Made(losses.mean() / self._ranks.size, "eager", reason)
-
-    def _tell_of_strangers(self, read: set[int]) -> None:
-        if self._knows_strangers:
-            return
-        self._knows_strangers = True
-        unread = strangers(self._setting.targets, self._setting.model, read)
-        if unread:
-            self._tell(unread)
 
     def _replay(self, shape: Shape, step: int) -> Made:
         assert shape.graph is not None

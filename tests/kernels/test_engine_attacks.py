@@ -218,6 +218,22 @@ def test_parameters_that_are_not_the_models_and_that_no_loss_reads_are_told_of_o
     engine.step(batch_of(1, length=5))
 
 
+def test_batch_norm_in_training_mode_is_warned_of_once() -> None:
+    class Normed(TiedModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(16)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return super().forward(ids) + self.norm(self.embed(ids).mean(1)).mean()
+
+    engine = _engine(Normed())
+    with pytest.warns(UserWarning, match=r"changes the model's buffer norm\.num_batches_tracked, .*model\.eval\(\)"):
+        engine.step(batch_of(0))
+    engine.step(batch_of(1))
+    _engine(Normed().eval()).step(batch_of(0))
+
+
 def test_a_loss_of_another_model_is_refused() -> None:
     other = TiedModel()
     with pytest.raises(ValueError, match="reads none of the"):

@@ -326,6 +326,18 @@ def test_a_closure_that_gives_two_values():
     assert optimizer.param_groups[0]["step"] == 0
 
 
+def test_a_step_whose_loss_changes_buffers_is_warned_of_once():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.randn(8, 4)
+    optimizer = helene.MeZO(model.named_parameters(), 0.1, model=model)
+    with pytest.warns(UserWarning, match=r"changes the model's buffer 1\.num_batches_tracked.*model\.eval") as told:
+        optimizer.step(lambda: model(x).square().mean())
+    assert len(told) == 1
+    optimizer.step(lambda: model(x).square().mean())
+    model.eval()
+    helene.MeZO(model.named_parameters(), 0.1, model=model).step(lambda: model(x).square().mean())
+
+
 def test_a_closure_that_changes_buffers():
     """Batch norm in training mode gives one value twice, yet keeps the statistics of perturbed activations."""
     torch.manual_seed(0)
