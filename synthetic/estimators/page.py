@@ -18,6 +18,7 @@ from helene.lab.pages import (
     paragraph,
     render_page,
     table,
+    two_places,
     write_index,
     write_text,
 )
@@ -157,7 +158,7 @@ def _exponent_table(rows: Sequence[Analysed]) -> Markup:
         [
             row.name,
             _with_interval(row.error["returned"]),
-            *(_two(row.error[n].value) for n in list(NAMES)[1:]),
+            *(two_places(row.error[n].value) for n in list(NAMES)[1:]),
             {"converges": "shrinks", "stays": "stays", "grows": "grows", "unclear": "unclear"}[
                 row.error["returned"].tendency
             ],
@@ -170,12 +171,7 @@ def _exponent_table(rows: Sequence[Analysed]) -> Markup:
 
 
 def _with_interval(e: Exponent) -> str:
-    return f"{_two(e.value)} {interval(e.low, e.high)}"
-
-
-def _two(value: float) -> str:
-    """Two places, a true minus, none before a zero."""
-    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+    return f"{two_places(e.value)} {interval(e.low, e.high)}"
 
 
 def _law_table(rows: Sequence[Analysed]) -> Markup:
