@@ -9,8 +9,9 @@ from typing import Any
 from markupsafe import Markup
 
 from helene.lab.pages import Section, badge, number, paragraph, subtitle, table, two_places
-from synthetic.analysis import Analysed, Control, Fit
+from synthetic.analysis import Analysed, Control
 from synthetic.design import RACE
+from synthetic.exponents import Fit
 from synthetic.export import tuning_of
 from synthetic.results import FAMILIES
 from synthetic.sections import by_family, exponent, unbroken

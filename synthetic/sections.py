@@ -8,10 +8,11 @@ from markupsafe import Markup
 
 from helene.lab.figures import Drawing
 from helene.lab.pages import Section, badge, details, figure, number, paragraph, subtitle, table, two_places
-from synthetic.analysis import Analysed, Fit
+from synthetic.analysis import Analysed
 from synthetic.answers import STARTS
 from synthetic.design import CAP, RACE, Design
 from synthetic.explain import explain
+from synthetic.exponents import Fit
 from synthetic.results import FAMILIES, TITLES, Measured
 
 Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
