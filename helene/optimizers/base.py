@@ -348,12 +348,15 @@ class Base(torch.optim.Optimizer):
 
         Raises:
             ValueError: If it comes from another method, another noise version or other parameters, or lacks state, or
-                has it of another shape or with NaN or infinity in it; nothing is then changed.
+                has it of another shape or with NaN or infinity in it, or a hyper-parameter is out of its range;
+                nothing is then changed.
         """
         if "helene" not in state_dict:
             raise ValueError("this state_dict was not made by an optimizer of helene; start from a fresh state")
         self.check_identity(state_dict["helene"], "state_dict")
         self._check_state(state_dict)
+        for group in state_dict["param_groups"]:
+            self._check({**group})
         super().load_state_dict(state_dict)
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]

@@ -309,7 +309,11 @@ def test_state_dicts_with_nan_or_infinity(method, state_dtype):
             text = rf"has {bad} in {name} at element {spoilt.numel() - 1} for parameter p, .*take an earlier"
             with pytest.raises(ValueError, match=text):
                 other.load_state_dict({**state, "state": {0: {**entries, name: spoilt}}})
+    groups = [{**state["param_groups"][0], "lr": float("nan")}]
+    with pytest.raises(ValueError, match="lr must be a finite number, 0 or above, got nan"):
+        other.load_state_dict({**state, "param_groups": groups})
     assert other.param_groups[0]["step"] == 0
+    assert other.param_groups[0]["lr"] == 0.1
     assert not other.state
     other.load_state_dict(state)
     assert set(other.state[p]) == {*entries}
