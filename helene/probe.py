@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from helene.directions import Direction, Displacement, Target
-from helene.reads import ReadWatch, reads_none
+from helene.reads import BufferWatch, ReadWatch, reads_none
 from helene.swap import Scratch, Swap
 
 __all__ = ["Closure", "Direction", "Displacement", "Probe", "Target", "held_by", "is_compiled", "scalar_loss"]
@@ -51,13 +51,12 @@ class Probe:
         self.targets = list(targets)
         self.scratch = scratch or Scratch()
         self._checked = self.reads_none = False
-        self._knows_model = model is not None
+        self._model = model
         self._calls: Counter[nn.Module] = Counter()  # forwards of each module in the last evaluation
         self._usual: Counter[nn.Module] = Counter()  # and in the one that was checked
         self._by_module = {} if model is None else held_by(self.targets, model)
         in_modules = {i for owned in self._by_module.values() for i in owned}
         self._full = [i for i in range(len(self.targets)) if i not in in_modules]
-        self._of_no_module = self._full if model is not None else []
         if model is not None and is_compiled(model):
             self._use_full_copies(range(len(self.targets)), "the model is compiled, so its modules' hooks do not run")
             self._checked = True
@@ -78,6 +77,7 @@ class Probe:
             # Their forward may have been called without their hooks, and has then read theta itself. From now on it
             # does not matter how they are read.
             self._use_full_copies(passed_by)
+        buffers = BufferWatch(self._model)
         loss, unperturbed, read = self._watched(closure, direction, radius)
         if unperturbed and self._by_module:
             self._use_full_copies(unperturbed, "read outside their own module's forward")
@@ -90,13 +90,9 @@ class Probe:
         idle = sorted({i for module, owned in self._by_module.items() if not self._calls[module] for i in owned})
         if idle:  # nobody knows how a later loss will read them
             self._use_full_copies(idle, "not read by the first loss, so freeze them if none reads them")
-        strangers = [i for i in self._of_no_module if i not in read and self.targets[i].tensor.numel()]
-        if strangers:
-            warnings.warn(
-                f"{self._names(strangers)}: not the model's, and not read by the first loss; what no loss reads only "
-                "walks at random, so leave it out, or give the model that holds it",
-                stacklevel=3,
-            )
+        unread = strangers(self.targets, self._model, read) if self._model is not None else ""
+        for told in filter(None, (unread, buffers.told)):
+            warnings.warn(told, stacklevel=3)
         self._usual = Counter(self._calls)
         self._checked = True
         return loss
@@ -118,7 +114,7 @@ class Probe:
         with ReadWatch([t.tensor for t in self.targets]) as watch:
             loss = self._evaluate(closure, direction, radius, watch)
         self.reads_none = watch.reads_none and any(t.tensor.numel() for t in self.targets)
-        if self.reads_none and self._knows_model:
+        if self.reads_none and self._model is not None:
             raise ValueError(reads_none([t.name for t in self.targets]))
         return loss, sorted(watch.seen), watch.read
 
@@ -159,8 +155,7 @@ class Probe:
             warnings.warn(f"{names}: {reason}; copied for the whole forward ({num_bytes} bytes)", stacklevel=4)
 
     def _names(self, indices: Sequence[int]) -> str:
-        names = [self.targets[i].name for i in indices]
-        return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        return _listed(self.targets, indices)
 
 
 def scalar_loss(value: Any) -> Tensor:
@@ -201,7 +196,24 @@ def _pass_by(*_: Any) -> None:
     """A hook that does nothing."""
 
 
-def held_by(targets: list[Target], model: nn.Module) -> dict[nn.Module, list[int]]:
+def strangers(targets: Sequence[Target], model: nn.Module, read: set[int]) -> str:
+    """What to say of parameters that are not the model's and not among those that its first loss has read."""
+    held = {i for owned in held_by(targets, model).values() for i in owned}
+    unread = [i for i, target in enumerate(targets) if i not in held | read and target.tensor.numel()]
+    if not unread:
+        return ""
+    return (
+        f"{_listed(targets, unread)}: not the model's, and not read by the first loss; what no loss reads only "
+        "walks at random, so leave it out, or give the model that holds it"
+    )
+
+
+def _listed(targets: Sequence[Target], indices: Sequence[int]) -> str:
+    names = [targets[i].name for i in indices]
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def held_by(targets: Sequence[Target], model: nn.Module) -> dict[nn.Module, list[int]]:
     """The modules that hold each parameter (several for tied weights)."""
     index = {id(target.tensor): i for i, target in enumerate(targets)}
     owners = {}

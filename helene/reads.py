@@ -1,4 +1,4 @@
-"""Which parameters an evaluation reads, and whether it reads them perturbed: looked for while operations run."""
+"""Which parameters an evaluation reads, whether it reads them perturbed, and which of the model's buffers it writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -66,6 +66,20 @@ class ReadWatch(TorchDispatchMode):
             self.seen.add(self.spans[k][2])
 
 
+class BufferWatch:
+    """Notices which of a model's buffers have been written in place since it was made; asks their version counters."""
+
+    def __init__(self, model: nn.Module | None) -> None:
+        named = () if model is None else model.named_buffers()
+        self._seen = [(name, buffer, buffer._version) for name, buffer in named if not buffer.is_inference()]
+
+    @property
+    def told(self) -> str:
+        """What to say of them, or nothing."""
+        written = [name for name, buffer, version in self._seen if buffer._version != version]
+        return writes_buffer(written[0]) if written else ""
+
+
 def has_span(leaf: Any) -> bool:
     """Whether it is a strided tensor with elements."""
     return isinstance(leaf, Tensor) and leaf.layout == torch.strided and not leaf.is_nested and leaf.numel() > 0
@@ -75,6 +89,14 @@ def span(tensor: Tensor) -> tuple[int, int]:
     """First address of its elements, and the address after the last."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def writes_buffer(name: str) -> str:
+    """What to say where a loss changes a buffer."""
+    return (
+        f"the loss changes the model's buffer {name}, and would at each perturbed point; batch norm in training mode "
+        "does so: call model.eval()"
+    )
 
 
 def reads_none(names: Sequence[str]) -> str:

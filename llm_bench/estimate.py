@@ -154,7 +154,8 @@ def predict_run(config: RunConfig, source: str | os.PathLike[str]) -> Prediction
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
     from llm_bench import attention
-    from llm_bench.memory import fused_attention, predict
+    from llm_bench.live_bytes import fused_attention
+    from llm_bench.memory import predict
     from llm_bench.models import LanguageModel, _config
     from llm_bench.scoring import LOSSES
     from llm_bench.tuning import prepare

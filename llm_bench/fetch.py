@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from helene.files import write_whole
 from llm_bench.tasks.base import Task
 
 
@@ -19,6 +22,7 @@ def fetch(task: Task, folder: Path, load: Any = None) -> list[Path]:
 
     Raises:
         ValueError: If the package `datasets` is missing or the Hub has no such data set.
+        OSError: If a file cannot be written; those before it are there.
     """
     load = load or _hub_loader()
     target = folder / task.name
@@ -36,13 +40,15 @@ def fetch(task: Task, folder: Path, load: Any = None) -> list[Path]:
         if names and task.labels:
             (target / "labels.json").write_text(json.dumps({task.labels.column: list(names)}), encoding="utf-8")
         path = target / f"{ours}.jsonl"
-        partial = path.with_suffix(".partial")
-        with partial.open("w", encoding="utf-8") as file:
-            for row in rows:
-                file.write(json.dumps(dict(row), ensure_ascii=False) + "\n")
-        partial.replace(path)
+        write_whole(path, partial(_write_rows, rows))
         written.append(path)
     return written
+
+
+def _write_rows(rows: Iterable[Any], path: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(dict(row), ensure_ascii=False) + "\n")
 
 
 def _hub_loader() -> Any:

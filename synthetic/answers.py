@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from helene.lab.pages import two_places
 from synthetic.analysis import Analysed, Control
 from synthetic.explain import Explained, explain
 from synthetic.results import FAMILIES, TITLES
@@ -214,14 +215,14 @@ def _range(rows: Sequence[Analysed], name: str) -> str:
     if not values:
         return "undefined"
     if len(values) == 1:
-        return f"{values[0]:.2f} {_interval(rows[0], name)}".replace("-0.00", "0.00").replace("-", "−")
-    low, high = (f"{v:.2f}".replace("-0.00", "0.00").replace("-", "−") for v in (min(values), max(values)))
+        return f"{two_places(values[0])} {_interval(rows[0], name)}"
+    low, high = two_places(min(values)), two_places(max(values))
     return low if low == high else f"{low} to {high}"
 
 
 def _interval(a: Analysed, name: str) -> str:
     exponent = a.main.exponent(name)
-    return "undetermined" if exponent is None else f"[{exponent[1]:.2f}, {exponent[2]:.2f}]"
+    return "undetermined" if exponent is None else f"[{two_places(exponent[1])}, {two_places(exponent[2])}]"
 
 
 def _ratios(rows: Sequence[Analysed]) -> str:

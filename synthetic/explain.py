@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from synthetic.analysis import Analysed, ratio_of
+from synthetic.analysis import Analysed
+from synthetic.exponents import ratio_of
 from synthetic.results import TITLES, Series
 
 CANDIDATES = ("helene", "helene_layer_floors")

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from synthetic.analysis import Analysed, Fit
+from synthetic.analysis import Analysed
 from synthetic.explain import Explained, explain
+from synthetic.exponents import Fit
 from synthetic.results import Measured
 
 SCHEMA = "scaling/1"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from markupsafe import Markup
 
-from helene.lab.pages import Section, badge, number, paragraph, subtitle, table
-from synthetic.analysis import Analysed, Control, Fit
+from helene.lab.pages import Section, badge, number, paragraph, subtitle, table, two_places
+from synthetic.analysis import Analysed, Control
 from synthetic.design import RACE
+from synthetic.exponents import Fit
 from synthetic.export import tuning_of
 from synthetic.results import FAMILIES
 from synthetic.sections import by_family, exponent, unbroken
@@ -73,7 +75,7 @@ def _against(fit: Fit, name: str, predicted: float | None) -> str | None:
     measured = exponent(fit, name)
     if predicted is None:
         return measured
-    return f"{predicted:.2f}, ".replace("-0.00", "0.00").replace("-", "−") + (measured or "–")
+    return f"{two_places(predicted)}, {measured or '–'}"
 
 
 def guards_section(analysed: Sequence[Analysed]) -> Section:
@@ -86,37 +88,52 @@ def guards_section(analysed: Sequence[Analysed]) -> Section:
             "laws are judged by their error on cells left out."
         )
     ]
+    headers = [
+        "start",
+        "method",
+        "all",
+        "d ≥ 64",
+        "w ≥ 16",
+        "scatter",
+        "Δ along n",
+        "Δ along w",
+        "best laws (held-out error)",
+    ]
+    return Section("Guards", [*body, *_tables(analysed, "guards", _guarded, headers, (5, 6, 7))])
+
+
+def _guarded(a: Analysed) -> list[Any] | None:
+    if not a.series.cells:
+        return None
+    law = a.fits["all"].law
+    slopes = law.largest_local_slope_difference if law else {}
+    steep = [round(v, 2) if (v := slopes.get(axis, math.nan)) == v else None for axis in ("n", "w")]
+    laws = ", ".join(f"{e['name']} {100 * e['error']:.0f} %" for e in a.explanations[:2])
+    scatter = None if law is None else f"{100 * law.residual_sd:.0f}\N{NO-BREAK SPACE}%"
+    return [*(_both(fit) for fit in a.fits.values()), scatter, *steep, laws or None]
+
+
+def _tables(
+    analysed: Sequence[Analysed],
+    anchor: str,
+    row: Callable[[Analysed], list[Any] | None],
+    headers: Sequence[str],
+    numeric: Sequence[int],
+) -> list[Markup]:
+    """A table per family of what each series ran itself: its start, its method, and what ``row`` finds, if anything."""
+    body = []
     for family, members in by_family(analysed):
-        rows = []
-        for a in members:
-            if a.series.borrowed or not a.series.cells:
-                continue
-            law = a.fits["all"].law
-            slopes = law.largest_local_slope_difference if law else {}
-            steep = [round(v, 2) if (v := slopes.get(axis, math.nan)) == v else None for axis in ("n", "w")]
-            laws = ", ".join(f"{e['name']} {100 * e['error']:.0f} %" for e in a.explanations[:2])
-            both = [_both(fit) for fit in a.fits.values()]
-            scatter = None if law is None else f"{100 * law.residual_sd:.0f}\N{NO-BREAK SPACE}%"
-            rows.append([a.series.start, unbroken(a.series.label), *both, scatter, *steep, laws or None])
-        body.append(subtitle(FAMILIES.get(family, family), f"guards-{family}"))
-        headers = [
-            "start",
-            "method",
-            "all",
-            "d ≥ 64",
-            "w ≥ 16",
-            "scatter",
-            "Δ along n",
-            "Δ along w",
-            "best laws (held-out error)",
-        ]
-        body.append(table(headers, rows, numeric=(5, 6, 7)))
-    return Section("Guards", body)
+        own = [(a, row(a)) for a in members if not a.series.borrowed]
+        rows = [[a.series.start, unbroken(a.series.label), *found] for a, found in own if found is not None]
+        if rows:
+            body.append(subtitle(FAMILIES.get(family, family), f"{anchor}-{family}"))
+            body.append(table(headers, rows, numeric=numeric))
+    return body
 
 
 def _both(fit: Fit) -> str | None:
-    values = [f"{e[0]:.2f}" for name in ("max_d", "d") if (e := fit.exponent(name)) is not None]
-    return "\N{NO-BREAK SPACE}/\N{NO-BREAK SPACE}".join(values).replace("-0.00", "0.00").replace("-", "−") or None
+    values = [two_places(e[0]) for name in ("max_d", "d") if (e := fit.exponent(name)) is not None]
+    return "\N{NO-BREAK SPACE}/\N{NO-BREAK SPACE}".join(values) or None
 
 
 def tuning_section(analysed: Sequence[Analysed]) -> Section:
@@ -130,28 +147,23 @@ def tuning_section(analysed: Sequence[Analysed]) -> Section:
             "missed: cells whose median seed missed the target. The theorem's update is prescribed, not tuned."
         )
     ]
-    for family, members in by_family(analysed):
-        rows = []
-        for a in members:
-            if a.series.borrowed or not any("q" in c.best for c in a.series.cells):
-                continue
-            t = tuning_of(a.series.cells)
-            low, high = t["step_size_range"]
-            q = f"{low:.2g} – {t['step_size_median']:.2g} – {high:.2g}".replace(" ", "\N{NO-BREAK SPACE}")
-            chosen = "; ".join(
-                f"{name} " + ", ".join(f"{value}: {times}" for value, times in counts.items())
-                for name, counts in t["chosen"].items()
-            )
-            lost = f"{100 * t['diverged_share']:.0f} %, {100 * t['stalled_share']:.0f} %".replace(
-                " %", "\N{NO-BREAK SPACE}%"
-            )
-            numbers = [len(t["at_edge"]), len(t["censored"]), t["useful_width"]]
-            rows.append([a.series.start, unbroken(a.series.label), q, chosen or None, *numbers, lost])
-        if rows:
-            body.append(subtitle(FAMILIES.get(family, family), f"tuning-{family}"))
-            headers = ["start", "method", "chosen q: least, median, most", "other settings: cells", "at edge", "missed"]
-            body.append(table([*headers, "width", "diverged, stalled"], rows, numeric=(4, 5, 6)))
-    return Section("Tuning", body)
+    headers = ["start", "method", "chosen q: least, median, most", "other settings: cells", "at edge", "missed"]
+    headers += ["width", "diverged, stalled"]
+    return Section("Tuning", [*body, *_tables(analysed, "tuning", _tuned, headers, (4, 5, 6))])
+
+
+def _tuned(a: Analysed) -> list[Any] | None:
+    if not any("q" in c.best for c in a.series.cells):
+        return None
+    t = tuning_of(a.series.cells)
+    low, high = t["step_size_range"]
+    q = f"{low:.2g} – {t['step_size_median']:.2g} – {high:.2g}".replace(" ", "\N{NO-BREAK SPACE}")
+    chosen = "; ".join(
+        f"{name} " + ", ".join(f"{value}: {times}" for value, times in counts.items())
+        for name, counts in t["chosen"].items()
+    )
+    lost = f"{100 * t['diverged_share']:.0f} %, {100 * t['stalled_share']:.0f} %".replace(" %", "\N{NO-BREAK SPACE}%")
+    return [q, chosen or None, len(t["at_edge"]), len(t["censored"]), t["useful_width"], lost]
 
 
 def sensitivity_section(analysed: Sequence[Analysed]) -> Section:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from helene.files import write_whole
 from synthetic.analysis import Analysed
 from synthetic.design import STATUS_OF
 
@@ -42,9 +43,9 @@ def write_runs(path: Path, analysed: Sequence[Analysed]) -> Path | None:
     rows = [row for a in analysed if not a.series.borrowed for row in _rows(a)]
     table = pyarrow.table({name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)})
     try:
-        parquet.write_table(table, path)
+        write_whole(path, lambda partial: parquet.write_table(table, partial))
     except OSError as err:
-        raise ValueError(f"cannot write {path}: {err}; choose a folder that you may write to (--out)") from err
+        raise ValueError(str(err)) from err
     return path
 
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from helene.lab.figures import Drawing
-from helene.lab.pages import Section, badge, details, figure, number, paragraph, subtitle, table
-from synthetic.analysis import Analysed, Fit
+from helene.lab.pages import Section, badge, details, figure, number, paragraph, subtitle, table, two_places
+from synthetic.analysis import Analysed
 from synthetic.answers import STARTS
 from synthetic.design import CAP, RACE, Design
 from synthetic.explain import explain
+from synthetic.exponents import Fit
 from synthetic.results import FAMILIES, TITLES, Measured
 
 Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
@@ -76,7 +77,7 @@ def exponent(fit: Fit, name: str) -> str | None:
 
 def spread(found: tuple[float, float, float]) -> str:
     """``value [low, high]`` to two places."""
-    value, low, high = (f"{v:.2f}".replace("-0.00", "0.00").replace("-", "−") for v in found)
+    value, low, high = map(two_places, found)
     return f"{value} [{low}, {high}]".replace(" ", "\N{NO-BREAK SPACE}")
 
 

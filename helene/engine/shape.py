@@ -69,6 +69,7 @@ class Shape:
         graph: The captured forwards (and the update, where that is captured with them), or None.
         tail: The captured update where an exchange between ranks comes before it, or None.
         losses: L⁺ and L⁻ of the last replay.
+        read: Parameters that the last forwards run by Python have read.
         trouble: Why it is not captured, in one line; empty while nothing speaks against it.
     """
 
@@ -78,6 +79,7 @@ class Shape:
         self.graph: torch.cuda.CUDAGraph | _Direct | None = None
         self.tail: torch.cuda.CUDAGraph | _Direct | None = None
         self.losses: Tensor | None = None
+        self.read: set[int] = set()
         self.trouble = ""
         self._deferred: Deferred | None = None
         self._calls: list[Call] | None = None
@@ -125,6 +127,7 @@ class Shape:
             return None
         if all(watch.reads_none for watch in watches):
             raise ValueError(reads_none([t.name for t in setting.targets]))
+        self.read = set().union(*(watch.read for watch in watches))
         unperturbed = sorted(set().union(*(watch.seen for watch in watches)))
         if not unperturbed:
             return plus, minus

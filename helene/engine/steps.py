@@ -16,7 +16,8 @@ from helene.engine.shape import Setting, Shape
 from helene.engine.updates import FusedUpdates
 from helene.engine.watch import ModelWatch, OptimizerWatch
 from helene.optimizers.zeroth import ZerothOrder
-from helene.probe import scalar_loss
+from helene.probe import scalar_loss, strangers
+from helene.reads import BufferWatch
 
 
 class Made(NamedTuple):
@@ -37,7 +38,7 @@ class Steps:
         ranks: The processes that share the run.
         no_graph: Why steps are not captured, in one line; empty where they are.
         max_shapes: Shapes that are kept.
-        tell: Warns of a forward that cannot be captured.
+        tell: Warns once of what it is told: forwards that cannot be captured, and what the first one read and wrote.
 
     Attributes:
         shapes: The shapes seen, the latest last.
@@ -58,6 +59,7 @@ class Steps:
         self.shapes: OrderedDict[Any, Shape] = OrderedDict()
         self._optimizer_watch = OptimizerWatch(optimizer)
         self._model_watch = ModelWatch(setting.model)
+        self._is_first = True
 
     def changed(self) -> bool:
         """Whether model or optimizer are other than a captured step has seen them."""
@@ -109,9 +111,14 @@ class Steps:
         self._model_watch = ModelWatch(self._setting.model)
 
     def _eager(self, shape: Shape, step: int) -> Made:
+        buffers = BufferWatch(self._setting.model) if self._is_first else None
         losses = torch.stack(shape.pair())
         self._ranks.add(losses)  # before any rank may raise, or the others would wait for it
         scalar_loss(losses.mean())
+        if buffers is not None:
+            self._is_first = False
+            for told in filter(None, (strangers(self._setting.targets, self._setting.model, shape.read), buffers.told)):
+                self._tell(told)
         if shape.losses is None:
             shape.losses = torch.empty_like(losses)
         pair = losses.double() / self._ranks.size

@@ -263,6 +263,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
+def two_places(value: float) -> str:
+    """A number for people to two places: a true minus, none before a zero."""
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+
+
 def interval(low: float, high: float) -> str:
     """``[low, high]`` for people, to a tenth of its width or better; it does not break over lines."""
     width = high - low

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from helene.files import write_text
 from helene.lab import canonical
 
 EXPORT_LIMIT_BYTES = 1 << 20
@@ -91,14 +92,10 @@ def write_jsonl(path: str | os.PathLike[str], records: Sequence[Record], what: s
             f"{len(records)} {what} take {len(text)} bytes, above the limit of {EXPORT_LIMIT_BYTES} for one file; "
             + _split_advice(records)
         )
-    target = Path(path)
-    partial = target.with_name(target.name + ".partial")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="ascii")
-        partial.replace(target)
+        write_text(Path(path), text)
     except OSError as err:
-        raise StoreError(f"cannot write {target}: {err.strerror}; choose a folder that you may write to") from err
+        raise StoreError(str(err)) from err
 
 
 def read_jsonl(path: str | os.PathLike[str]) -> list[Record]:

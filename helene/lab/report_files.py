@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from helene import files
 from helene.lab import canonical
 
 
@@ -61,17 +61,13 @@ def write_text(path: Path, text: str) -> Path:
     """Write a file whole or not at all, its folder made, and return its path.
 
     Raises:
-        ValueError: If it cannot be written; the message says where and why.
+        ValueError: If it cannot be written; the message says where, why and what to do.
     """
-    path = Path(path)
-    partial = path.with_name(path.name + ".partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
+        files.write_text(path, text)
     except OSError as err:
-        raise ValueError(f"cannot write {path}: {err.strerror}; choose a folder that you may write to (--out)") from err
-    return path
+        raise ValueError(str(err)) from err
+    return Path(path)
 
 
 def write_summary(out: Path, part: str, *, title: str, answer: str, command: str, **more: Any) -> Path:

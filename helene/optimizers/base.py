@@ -347,19 +347,23 @@ class Base(torch.optim.Optimizer):
         """As `torch.optim.Optimizer.load_state_dict`; the trajectory goes on bit for bit, seed included.
 
         Raises:
-            ValueError: If it comes from another method, another noise version or other parameters, or lacks state or
-                has it of another shape; nothing is then changed.
+            ValueError: If it comes from another method, another noise version or other parameters, or lacks state, or
+                has it of another shape or with NaN or infinity in it, or a hyper-parameter is out of its range;
+                nothing is then changed.
         """
         if "helene" not in state_dict:
             raise ValueError("this state_dict was not made by an optimizer of helene; start from a fresh state")
         self.check_identity(state_dict["helene"], "state_dict")
         self._check_state(state_dict)
+        for group in state_dict["param_groups"]:
+            self._check({**group})
         super().load_state_dict(state_dict)
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for i, p in zip(saved, params, strict=True):
             if i in state_dict["state"]:  # torch has cast the tensors to the parameter's dtype, ours may differ
-                self.state[p] = {k: v.to(p.device, copy=True) for k, v in state_dict["state"][i].items()}
+                entries = state_dict["state"][i].items()
+                self.state[p] = {k: v.to(p.device, copy=True) if isinstance(v, Tensor) else v for k, v in entries}
         self._prepare()
 
     def _check_state(self, state_dict: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ class SGD(FirstOrder):
     Args:
         params: Parameters, named parameters or groups of either; a group is a layer.
         lr: Learning rate, a number or a function of the step (the first is 1).
-        momentum: In [0, 1).
+        momentum: In [0, 1); groups may have their own if it is not 0.
         options: See `helene.optimizers.base.Base`.
     """
 
@@ -31,6 +31,12 @@ class SGD(FirstOrder):
     ) -> None:
         self._STATE = ("momentum",) if momentum else ()
         super().__init__(params, {"lr": lr, "momentum": momentum}, options)
+
+    def _begin(self) -> int:
+        step = super()._begin()
+        for group in self.param_groups:  # OneCycleLR and CyclicLR set momentum
+            self._check(group)
+        return step
 
     def _update(
         self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
@@ -46,3 +52,8 @@ class SGD(FirstOrder):
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
         checks.fraction(group["momentum"], "momentum")
+        if group["momentum"] and not self._STATE:
+            raise ValueError(
+                f"a group has momentum {group['momentum']!r}, but SGD was made with 0 and keeps no m; give SGD itself "
+                "a momentum above 0, or the scheduler that sets it cycle_momentum=False"
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,17 +47,32 @@ def shapes(like: Tensor, names: Sequence[str], counters: Sequence[str], dtype: s
     return {**held, **dict.fromkeys(counters, ())}
 
 
-def check(state: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], parameter: str) -> None:
-    """Raise ValueError, naming the first difference, unless the state of a parameter has the expected shapes."""
+def check(state: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], parameter: str) -> None:
+    """Raise ValueError, naming the first entry, unless a parameter's state is tensors of these shapes, all finite."""
     way_out = "take a whole state_dict or checkpoint of this model and method, or start from a fresh state"
     for name, shape in expected.items():
         if name not in state:
             raise ValueError(f"the state_dict has no {name} of shape {shape} for parameter {parameter}; {way_out}")
-        if tuple(state[name].shape) != shape:
+        stored = state[name]
+        if not isinstance(stored, Tensor) or tuple(stored.shape) != shape:
+            kind = f"of shape {tuple(stored.shape)}" if isinstance(stored, Tensor) else f"as a {type(stored).__name__}"
             raise ValueError(
-                f"the state_dict has {name} of shape {tuple(state[name].shape)} for parameter {parameter}, which needs "
-                f"{shape}; {way_out}"
+                f"the state_dict has {name} {kind} for parameter {parameter}, which needs {shape}; {way_out}"
             )
+        if not _is_finite(stored):
+            place = int((~torch.isfinite(stored.reshape(-1))).nonzero()[0])
+            raise ValueError(
+                f"the state_dict has {stored.reshape(-1)[place].item()} in {name} at element {place} for parameter "
+                f"{parameter}, and every later step would carry it on; take an earlier state_dict or checkpoint, or "
+                "start from a fresh state"
+            )
+
+
+def _is_finite(stored: Tensor) -> bool:
+    """Whether all elements are; reads them once and allocates nothing of their size."""
+    if not stored.is_floating_point() or not stored.numel():
+        return True
+    return all(math.isfinite(bound.item()) for bound in torch.aminmax(stored))  # nan spreads to both
 
 
 def read(state: Tensors, name: str, span: slice, dtype: torch.dtype) -> Tensor:

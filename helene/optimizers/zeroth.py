@@ -17,7 +17,7 @@ from helene.optimizers import checks
 from helene.optimizers.base import Base, Chunk, Options, Updates
 from helene.optimizers.statistics import expected_cosine
 from helene.probe import Closure, Probe
-from helene.reads import reads_none
+from helene.reads import reads_none, writes_buffer
 
 DISTRIBUTIONS = ("gaussian", "rademacher", "sphere")
 MAX_DIRECTIONS = noise.STATE_DRAW - noise.CURVATURE_DRAW  # so that draws of the curvature stay below the state's
@@ -97,10 +97,7 @@ class ZerothOrder(Base):
         after = self._buffers()
         written = [name for name, buffer in before.items() if name in after and not torch.equal(buffer, after[name])]
         if written:
-            raise ValueError(
-                f"the closure changes the model's buffer {written[0]}, and would at each perturbed point; batch norm "
-                "in training mode does so: call model.eval()"
-            )
+            raise ValueError(writes_buffer(written[0]))
 
     def _buffers(self) -> dict[str, Tensor]:
         return {} if self._model is None else dict(self._model.named_buffers())

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from helene.files import write_whole
 from llm_bench.tuning import trained
 
 STATE, BEST, TRAJECTORY = "state.pt", "best.pt", "trajectory.npz"
@@ -43,19 +44,21 @@ class Folder:
         """
         if self.path is None:
             return
-        partial = self.path / f"{name}.partial"
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
+
+        def write(partial: Path) -> None:
+            partial.parent.mkdir(parents=True, exist_ok=True)
             with partial.open("wb") as file:
-                torch.save(values, file)
+                try:
+                    torch.save(values, file)
+                except RuntimeError as err:  # torch's own writer turns a full disk into one
+                    raise OSError(str(err)) from err
                 file.flush()
                 os.fsync(file.fileno())
-            partial.replace(self.path / name)
-        except (OSError, RuntimeError) as err:  # torch's own writer turns a full disk into a RuntimeError
-            partial.unlink(missing_ok=True)
-            raise ValueError(
-                f"cannot write {self.path / name}: {err}; free some space, what was finished is in the store"
-            ) from err
+
+        try:
+            write_whole(self.path / name, write)
+        except OSError as err:
+            raise ValueError(f"{err}; what was finished is in the store") from err
 
     def load(self, name: str, device: torch.device) -> dict[str, Any] | None:
         """What was saved under the name, or None (also where the file is damaged: the run then begins anew)."""

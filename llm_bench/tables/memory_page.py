@@ -98,7 +98,7 @@ def _heading(model: str, device: str) -> str:
 
 
 def _row_order(name: str) -> int:
-    from llm_bench.memory_rows import ROWS
+    from llm_bench.memory_row import ROWS
 
     names = [row.name for row in ROWS]
     return names.index(name) if name in names else len(names)

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from helene.lab import canonical
-from helene.lab.figures import Drawing, Line, line_figure
+from helene.lab.figures import Drawing
 from helene.lab.pages import (
     Section,
     badge,
@@ -18,20 +18,16 @@ from helene.lab.pages import (
     paragraph,
     render_page,
     table,
+    two_places,
     write_index,
     write_text,
 )
 from helene.lab.records import Record
-from synthetic.estimators.analysis import ASYMPTOTIC_FROM, Analysed, Exponent, Findings, analyse, of_group
+from synthetic.estimators.analysis import ASYMPTOTIC_FROM, Analysed, Exponent, Findings, analyse
+from synthetic.estimators.drawings import NAMES, drawings_of
 from synthetic.related import refresh
 
 TITLE = "What A-GNB estimates"
-NAMES = {
-    "returned": "A-GNB as returned, B ĝ⊙ĝ",
-    "squares": "mean of per-sample squares",
-    "sampled": "GNB, sampled labels",
-    "exact": "minibatch's own Gauss-Newton diagonal",
-}
 
 
 def write_page(out: Path, records: Iterable[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
@@ -45,7 +41,7 @@ def write_page(out: Path, records: Iterable[Record], command: str, provenance: M
     """
     every = list(records)
     found, failed = analyse(every), [r for r in every if r.failed]
-    folder, drawings = Path(out) / "scaling", _drawings(found)
+    folder, drawings = Path(out) / "scaling", drawings_of(found)
     for name, (drawing, _) in drawings.items():
         drawing.save(folder / "figures", f"agnb-{name}")
     page = render_page(
@@ -157,7 +153,7 @@ def _exponent_table(rows: Sequence[Analysed]) -> Markup:
         [
             row.name,
             _with_interval(row.error["returned"]),
-            *(_two(row.error[n].value) for n in list(NAMES)[1:]),
+            *(two_places(row.error[n].value) for n in list(NAMES)[1:]),
             {"converges": "shrinks", "stays": "stays", "grows": "grows", "unclear": "unclear"}[
                 row.error["returned"].tendency
             ],
@@ -170,12 +166,7 @@ def _exponent_table(rows: Sequence[Analysed]) -> Markup:
 
 
 def _with_interval(e: Exponent) -> str:
-    return f"{_two(e.value)} {interval(e.low, e.high)}"
-
-
-def _two(value: float) -> str:
-    """Two places, a true minus, none before a zero."""
-    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+    return f"{two_places(e.value)} {interval(e.low, e.high)}"
 
 
 def _law_table(rows: Sequence[Analysed]) -> Markup:
@@ -232,83 +223,3 @@ def _forward_section(found: Findings) -> list[Markup]:
 
 def _shown(drawings: Mapping[str, tuple[Drawing, str]], *names: str) -> list[Markup]:
     return [figure(*drawings[name]) for name in names if name in drawings]
-
-
-def _drawings(found: Findings) -> dict[str, tuple[Drawing, str]]:
-    out = {}
-    rows = found.populations
-    base = next((r for r in of_group(rows, "optimum") if r.record.config["model"] == "transformer"), None)
-    base = base or rows[0]
-    batches = base.record.config["batches"]
-    lines = [Line(title, batches, [base.at(n, "error", b) for b in batches]) for n, title in NAMES.items()]
-    out["error"] = (
-        line_figure(
-            lines,
-            xlabel="batch size B",
-            ylabel="relative error",
-            title=f"Error of the estimates: {base.name}",
-            xlog=True,
-            ylog=True,
-        ),
-        "Root mean square error over coordinates and minibatches, over the norm of the true diagonal. GNB and A-GNB "
-        "have one law at the optimum.",
-    )
-    same = [
-        r
-        for r in rows
-        if r.group != "certain"
-        and (r.record.config["model"], r.record.config["size"], r.record.config["rare"])
-        == (base.record.config["model"], base.record.config["size"], base.record.config["rare"])
-    ]
-    out["mean"] = (
-        line_figure(
-            [
-                Line(
-                    f"distance {r.record.config['distance']:g}",
-                    batches,
-                    [r.at("returned", "mean", b) for b in batches],
-                )
-                for r in same
-            ],
-            xlabel="batch size B",
-            ylabel="mean of B ĝ⊙ĝ / truth",
-            title="The mean of what is returned",
-            xlog=True,
-            ylog=True,
-            marks={"the Hessian": 1.0},
-        ),
-        f"{base.record.config['model']}: sums over coordinates. Away from the optimum the mean grows like B.",
-    )
-    out["law"] = (
-        line_figure(
-            [
-                Line(r.name.removesuffix(", distance 0"), batches, r.record.result["law_distance"])
-                for r in of_group(rows, "optimum")
-                if r.record.config["model"] == "logistic" or r.record.config["rare"] is None
-            ],
-            xlabel="batch size B",
-            ylabel="distance from v χ²₁",
-            title="The law of what is returned, at the optimum",
-            xlog=True,
-            ylog=True,
-        ),
-        "Largest distance of the distribution functions. As it shrinks, the estimate tends to a random variable, not "
-        "to the Hessian; rare classes take longer.",
-    )
-    if found.forward.records:
-        dims = [r.config["d"] for r in found.forward.records]
-        curves = []
-        for name, title in (("rank", "from SPSA gradients"), ("rank_exact", "from exact minibatch gradients")):
-            middle, low, high = zip(*found.forward.median(name), strict=True)
-            curves.append(Line(title, dims, middle, band=(low, high)))
-        out["rank"] = (
-            line_figure(
-                curves,
-                xlabel="dimension d",
-                ylabel="rank correlation with the true diagonal",
-                title="Average of 1000 estimates, β₂ = 0.99",
-                xlog=True,
-            ),
-            "Spearman's rank correlation of h with the true diagonal: medians of 10 runs and their 95 % intervals.",
-        )
-    return out

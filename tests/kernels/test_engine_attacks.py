@@ -204,6 +204,36 @@ def test_parameters_that_no_loss_reads_move_as_by_the_optimizer() -> None:
     _check(model, [loss] * STEPS)
 
 
+def test_parameters_that_are_not_the_models_and_that_no_loss_reads_are_told_of_once() -> None:
+    """As `optimizer.step` does; of a temperature that the loss reads itself nothing is said."""
+    torch.manual_seed(0)
+    model, other, temperature = TiedModel(), nn.Linear(3, 3, bias=False), nn.Parameter(torch.ones(()))
+    named = [*model.named_parameters(), ("temperature", temperature), ("other", other.weight)]
+    optimizer = MeZO(named, lr=1e-2, model=model)
+    with pytest.warns(UserWarning, match="without a CUDA graph"):
+        engine = Engine(model, optimizer, lambda m, b: loss(m, b) / temperature)
+    with pytest.warns(UserWarning, match=r"^other: not the model's, and not read by the first loss.*leave it out"):
+        engine.step(batch_of(0))
+    engine.step(batch_of(1))
+    engine.step(batch_of(1, length=5))
+
+
+def test_batch_norm_in_training_mode_is_warned_of_once() -> None:
+    class Normed(TiedModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(16)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return super().forward(ids) + self.norm(self.embed(ids).mean(1)).mean()
+
+    engine = _engine(Normed())
+    with pytest.warns(UserWarning, match=r"changes the model's buffer norm\.num_batches_tracked, .*model\.eval\(\)"):
+        engine.step(batch_of(0))
+    engine.step(batch_of(1))
+    _engine(Normed().eval()).step(batch_of(0))
+
+
 def test_a_loss_of_another_model_is_refused() -> None:
     other = TiedModel()
     with pytest.raises(ValueError, match="reads none of the"):

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from helene import Helene, MeZO
+from helene import Helene, MeZO, precision
+from helene.directions import Target
 from helene.optimizers.adam import Adam
-from llm_bench import memory, memory_rows
+from llm_bench import live_bytes, memory, memory_row, memory_rows
 from llm_bench.methods import METHODS
 from llm_bench.methods import build as build_optimizer
 from llm_bench.rivals.shapes import build, language_loss, random_batch
@@ -57,11 +58,11 @@ def test_counted_bytes_are_those_of_the_cpu_allocator(backward: bool) -> None:
     run()
     measured = _cpu_peak(run)
     twin, there = _net().to("meta"), batch.to("meta")
-    targets = [memory.Target(p, i, "") for i, p in enumerate(twin.parameters())]
+    targets = [Target(p, i, "") for i, p in enumerate(twin.parameters())]
     known = [*twin.parameters(), there]
     if backward:
         counted, gradients = memory._backward_peak(lambda: _mean(twin, there), known, targets)
-        assert gradients == sum(memory.blocks(p.nbytes) for p in twin.parameters())
+        assert gradients == sum(live_bytes.blocks(p.nbytes) for p in twin.parameters())
     else:
         counted = memory._forward_peak(lambda: _mean(twin, there), known)
     assert counted == pytest.approx(measured, rel=0.01)
@@ -83,7 +84,7 @@ def test_terms_in_closed_form() -> None:
             batch,
             lambda p, d=dtype: Helene(p, anneal_horizon=9, batch_size=1, state_dtype=d),
         )
-        scales = 2 * 4 * 512 * 1024 // memory.precision.BLOCK if dtype == "8bit" else 0
+        scales = 2 * 4 * 512 * 1024 // precision.BLOCK if dtype == "8bit" else 0
         assert made.state == width * 512 * 1024 + scales
         assert made.scratch >= 2 * 2 * 512 * 1024  # both signs
         assert made.total == sum(made.summary().values()) - made.total
@@ -103,8 +104,8 @@ def test_every_method_can_be_predicted() -> None:
 
 
 def test_checkpointing_is_seen_where_activations_weigh() -> None:
-    rows = [row for row in memory_rows.ROWS if row.name.startswith("FT Adam, bf16")]
-    plain, again = (memory_rows.predict_row(row, "opt-125m", "8x256") for row in rows)
+    rows = [row for row in memory_row.ROWS if row.name.startswith("FT Adam, bf16")]
+    plain, again = (memory_row.predict_row(row, "opt-125m", "8x256") for row in rows)
     assert [row.checkpointing for row in rows] == [False, True]
     assert again["activations"] < 0.8 * plain["activations"]
     assert again["weights"] == plain["weights"]
@@ -150,8 +151,8 @@ def test_recorded_rows_are_predicted_within_five_percent(path: Path) -> None:
     quick = [row for row in rows if row["config"]["model"] == "opt-1.3b"]
     for row in quick:
         names = ("name", "method", "tuning", "dtype", "state_dtype", "checkpointing")
-        made = memory_rows.Row(**{name: row["config"][name] for name in names})
-        now = memory_rows.predict_row(made, row["config"]["model"], row["config"]["batch"])
+        made = memory_row.Row(**{name: row["config"][name] for name in names})
+        now = memory_row.predict_row(made, row["config"]["model"], row["config"]["batch"])
         assert now["total"] == pytest.approx(row["result"]["peak_bytes"], rel=0.05), row["config"]
 
 
@@ -161,7 +162,7 @@ def test_the_table_without_a_gpu_is_predicted_and_goes_on(tmp_path: Path) -> Non
     said: list[str] = []
     with Store(tmp_path / "m.sqlite") as store:
         options: dict[str, Any] = {"device": "cpu", "export": tmp_path / "m.jsonl", "say": said.append}
-        rows = memory_rows.ROWS[:2]
+        rows = memory_row.ROWS[:2]
         assert memory_rows.measure_all(store, rows, ["opt-tiny"], ["2x8"], minutes=0.0, **options) == 2
         assert memory_rows.measure_all(store, rows, ["opt-tiny"], ["2x8"], **options) == 0
         assert memory_rows.measure_all(store, rows, ["opt-tiny"], ["2x8"], **options) == 0
@@ -184,8 +185,8 @@ def test_a_row_that_cannot_fit_is_not_tried_and_an_error_is_tried_again(
     monkeypatch.setattr(memory_rows, "_AHEAD", 0)
     answers = [{"status": "error", "message": "broken", "peak_bytes": None, "reserved_bytes": None, "mode": ""}]
     answers.append({"status": "reached", "message": "", "peak_bytes": 10**7, "reserved_bytes": 10**7, "mode": "graph"})
-    monkeypatch.setattr(memory_rows._Children, "run", lambda *_: answers.pop(0))
-    small, large = memory_rows.ROWS[0], memory_rows.ROWS[4]
+    monkeypatch.setattr(memory_rows.Children, "run", lambda *_: answers.pop(0))
+    small, large = memory_row.ROWS[0], memory_row.ROWS[4]
     with Store(tmp_path / "m.sqlite") as store:
         for _ in range(3):
             memory_rows.measure_all(store, [small], ["opt-tiny"], ["2x8"], say=lambda text: None)
@@ -201,7 +202,7 @@ def test_a_row_that_cannot_fit_is_not_tried_and_an_error_is_tried_again(
 def test_the_update_of_a_gradient_method_is_counted() -> None:
     """Adam on one float32 matrix below a chunk: at most one turn's values beside the next one's, all its size."""
     module = nn.Linear(1000, 1000, bias=False, device="meta")
-    targets = [memory.Target(module.weight, 0, "weight")]
+    targets = [Target(module.weight, 0, "weight")]
     found = memory._update_peak(Adam([nn.Parameter(torch.zeros(1))]), targets)
     assert 7 * 4_000_000 < found < 14 * 4_000_000
 
@@ -244,4 +245,4 @@ def test_a_whole_gradient_step_is_that_of_the_cpu_allocator(shares: int, monkeyp
     )
     found = memory.predict(twin, _mean, batch.to("meta"), Adam)
     assert found.gradients + found.activations == pytest.approx(measured, rel=0.02)
-    assert found.state == 2 * sum(memory.blocks(p.nbytes) for p in module.parameters())
+    assert found.state == 2 * sum(live_bytes.blocks(p.nbytes) for p in module.parameters())

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import helene
 from tests.optimizers.contract_table import METHODS, lora
@@ -280,11 +280,43 @@ def test_state_dicts_that_are_damaged(state_dtype):
         wrong = {**state, "state": {**state["state"], 1: {**state["state"][1], name: torch.ones(2)}}}
         with pytest.raises(ValueError, match=rf"has {name} of shape \(2,\) for parameter q, which needs {shape}; take"):
             other.load_state_dict(wrong)
+        number = {**state, "state": {**state["state"], 1: {**state["state"][1], name: 1.0}}}
+        with pytest.raises(ValueError, match=rf"has {name} as a float for parameter q, which needs {shape}; take"):
+            other.load_state_dict(number)
     with pytest.raises(ValueError, match=r"no momentum of shape .* for parameter q"):
         other.load_state_dict({**state, "state": {0: state["state"][0]}})
     assert other.param_groups[0]["step"] == 0
     other.load_state_dict(state)
     other.step(lambda: p.square().sum() + q.square().sum())
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.parametrize("state_dtype", ["float32", "bfloat16", "8bit"])
+def test_state_dicts_with_nan_or_infinity(method, state_dtype):
+    """In every entry of floating-point numbers, the scales of 8-bit codes included; nothing is changed by them."""
+    p = one()
+    optimizer = method.build([("p", p)], 0.1, state_dtype=state_dtype)
+    optimizer.step(lambda: p.square().sum())
+    optimizer.state[p]["of_a_user"] = float("nan")  # is the user's
+    state, other = optimizer.state_dict(), method.build([("p", p)], 0.1, state_dtype=state_dtype)
+    entries = state["state"][0]
+    floats = [name for name, stored in entries.items() if isinstance(stored, Tensor) and stored.is_floating_point()]
+    assert len(floats) == len(optimizer._STATE)
+    for name in floats:
+        for bad in ("nan", "inf", "-inf"):
+            spoilt = entries[name].clone()
+            spoilt[-1] = float(bad)
+            text = rf"has {bad} in {name} at element {spoilt.numel() - 1} for parameter p, .*take an earlier"
+            with pytest.raises(ValueError, match=text):
+                other.load_state_dict({**state, "state": {0: {**entries, name: spoilt}}})
+    groups = [{**state["param_groups"][0], "lr": float("nan")}]
+    with pytest.raises(ValueError, match="lr must be a finite number, 0 or above, got nan"):
+        other.load_state_dict({**state, "param_groups": groups})
+    assert other.param_groups[0]["step"] == 0
+    assert other.param_groups[0]["lr"] == 0.1
+    assert not other.state
+    other.load_state_dict(state)
+    assert set(other.state[p]) == {*entries}
 
 
 def test_a_closure_that_gives_two_values():
@@ -296,6 +328,18 @@ def test_a_closure_that_gives_two_values():
     model.eval()
     optimizer.check_closure(lambda: model(x).square().mean())
     assert optimizer.param_groups[0]["step"] == 0
+
+
+def test_a_step_whose_loss_changes_buffers_is_warned_of_once():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.randn(8, 4)
+    optimizer = helene.MeZO(model.named_parameters(), 0.1, model=model)
+    with pytest.warns(UserWarning, match=r"changes the model's buffer 1\.num_batches_tracked.*model\.eval") as told:
+        optimizer.step(lambda: model(x).square().mean())
+    assert len(told) == 1
+    optimizer.step(lambda: model(x).square().mean())
+    model.eval()
+    helene.MeZO(model.named_parameters(), 0.1, model=model).step(lambda: model(x).square().mean())
 
 
 def test_a_closure_that_changes_buffers():

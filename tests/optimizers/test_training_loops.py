@@ -110,6 +110,26 @@ def test_torch_schedulers(make, expected):
     assert all(map(torch.equal, model.parameters(), twin.parameters()))
 
 
+def test_schedulers_that_cycle_momentum():
+    """As torch's where there is momentum; refused, not ignored, where SGD keeps none."""
+    p, q = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    mine, theirs = helene.SGD([p], 0.1, momentum=0.9), torch.optim.SGD([q], 0.1, momentum=0.9)
+    schedulers = [torch.optim.lr_scheduler.OneCycleLR(o, 0.1, 10) for o in (mine, theirs)]
+    for _ in range(4):
+        mine.step(lambda: p.square().sum())
+        q.grad = 2 * q.detach()
+        theirs.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    torch.testing.assert_close(p, q)
+    without = helene.SGD([q], 0.1)
+    torch.optim.lr_scheduler.OneCycleLR(without, 0.1, 10)
+    with pytest.raises(ValueError, match=r"has momentum 0.95, but SGD was made with 0 .*cycle_momentum=False"):
+        without.step(lambda: q.square().sum())
+    with pytest.raises(ValueError, match=r"has momentum 0.5, but SGD was made with 0"):
+        helene.SGD([{"params": [q], "momentum": 0.5}], 0.1)
+
+
 def test_hooks_and_closures_that_return_numbers():
     """torch's step hooks run once a step; a closure may return a Python float."""
     seen = []

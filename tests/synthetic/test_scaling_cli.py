@@ -98,7 +98,7 @@ def _records_or_nothing(out):
         (["--preset", "huge"], "preset must be one of quick, standard"),
         (["--preset", "nowhere.toml"], "cannot read the preset"),
         (["--preset", "quick", "--jobs", "0"], "--jobs must be at least 1"),
-        (["--preset", "quick", "--out", "/proc/nothing"], "choose a folder that you may write to"),
+        (["--preset", "quick", "--out", "/proc/nothing"], "that you may write to"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(words, said, capsys):
