@@ -38,8 +38,9 @@ def claims(lines: Sequence[str]) -> str:
         ValueError: If one of the two has no test run.
     """
     records = [json.loads(line) for line in lines]
-    found = {method: _steps(records, method) for method in ("mezo", "helene")}
-    config = next(r["config"] for r in records if "config" in r)
+    runs = {method: _tests(records, method) for method in ("mezo", "helene")}
+    found = {method: _steps(tests) for method, tests in runs.items()}
+    config = runs["mezo"][0]["config"]
     where = f"{config['task']} ({config['kind']} {config['model']}, {config['tuning']} tuning)"
     told = f"{_told('MeZO', found['mezo'])}, {_told('HELENE', found['helene'])}"
     answer = f"on {where}, dev target {config['target']}: {told}."
@@ -47,10 +48,14 @@ def claims(lines: Sequence[str]) -> str:
     return "".join(json.dumps({"claim": claim, **entry}) + "\n" for claim in SPEED)
 
 
-def _steps(records: Sequence[dict[str, Any]], method: str) -> list[float]:
+def _tests(records: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any]]:
     runs = [r for r in records if "config" in r and r["config"]["method"] == method and r["config"]["role"] == "test"]
     if not runs:
         raise ValueError(f"the records hold no test run of {method}; run its rows first")
+    return runs
+
+
+def _steps(runs: Sequence[dict[str, Any]]) -> list[float]:
     steps = [run["result"]["target"]["steps"] for run in runs]
     return [s if isinstance(s, int) else math.inf for s in steps]
 
