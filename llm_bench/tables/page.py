@@ -18,6 +18,7 @@ from llm_bench.tables.execute import Bench, Measured, measured
 from llm_bench.tables.numbers import Numbers, numbers
 from llm_bench.tables.paper import CONTROL, PaperTable
 from llm_bench.tables.plan import Cell
+from llm_bench.tasks import get_task
 
 UNTRAINED_LABELS = {
     "zero-shot": "Zero-shot",
@@ -54,7 +55,8 @@ def answer(table: Table) -> str:
         here = {c: n for c, (_, n) in table.items() if (c.kind, c.task) == (kind, task) and n is not None}
         trained = [(n.mean, label(c.method, c.tuning)) for c, n in here.items() if c.method not in CONTROLS]
         cheap = [(n.mean, label(c.method, c.tuning)) for c, n in here.items() if c.method in CONTROLS]
-        if not trained or not any(c.method == "bias-only" for c in here):
+        least = "bias-only" if get_task(task, kind).classes else "zero-shot"  # no offset without common classes
+        if not trained or not any(c.method == least for c in here):
             continue
         (best, name), (bar, control) = max(trained), max(cheap)
         if best > bar:
@@ -62,9 +64,9 @@ def answer(table: Table) -> str:
         else:
             said.append(f"{task} ({kind}): no trained row beats the controls ({control} {bar:.1f}, {name} {best:.1f})")
     if not said:
-        return "No column has both a trained row and the bias-only control yet: nothing can be said."
+        return "No column has both a trained row and its least control (bias only, else zero-shot): nothing can be said."
     if all("no trained row" in text for text in said):
-        return f"No row beats the bias-only control and linear probing: {'; '.join(said)}."
+        return f"No row beats the controls (bias only, linear probing, zero-shot, ICL): {'; '.join(said)}."
     return f"{'; '.join(said)}."
 
 
