@@ -64,7 +64,7 @@ def answer(table: Table) -> str:
         else:
             said.append(f"{task} ({kind}): no trained row beats the controls ({control} {bar:.1f}, {name} {best:.1f})")
     if not said:
-        return "No column has both a trained row and its least control (bias only, else zero-shot): nothing can be said."
+        return "No column has a trained row and its least control (bias only, else zero-shot): nothing can be said."
     if all("no trained row" in text for text in said):
         return f"No row beats the controls (bias only, linear probing, zero-shot, ICL): {'; '.join(said)}."
     return f"{'; '.join(said)}."
