@@ -1,8 +1,8 @@
 r"""Directions for many seeds, steps and layers at once, equal bit for bit to those of `helene.noise`.
 
 For batched simulation, where a call a step would cost more than the numbers. Of the definition of z the integers and
-whatever IEEE rounds are compiled, a pass before logarithm, cosine and sine and one after. Those three are numpy's, as
-in `helene.noise`: another library's differ in the last bit.
+what IEEE fixes to the last bit are compiled, a pass before logarithm, cosine and sine and one after. Those three are
+numpy's, as in `helene.noise`: another library's differ in the last bit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Directions:
         ids = np.repeat(np.array([parameter_id(i) for i in range(len(sizes))], np.uint64), blocks)
         words = np.concatenate([np.arange(count) for count in blocks]), ids & _WORD, ids >> _32
         self._counters = [np.tile(word.astype(np.uint32), self._some) for word in words]
-        self._work = np.empty((3, 2 * min(_CHUNK, self._some * self._a_step)), np.float32)
+        self._work = np.empty((4, 2 * min(_CHUNK, self._some * self._a_step)), np.float32)
         starts = accumulate(blocks, initial=0)
         kept = [4 * start + np.arange(size) for start, size in zip(starts, sizes, strict=False)]
         self._kept = torch.from_numpy(np.concatenate(kept))  # of a step's words, four a block, those that are used
@@ -69,13 +69,13 @@ class Directions:
             for lo in range(0, len(step_words), _CHUNK):
                 part = slice(lo, min(lo + _CHUNK, len(step_words)))
                 element, low, high = (word[part] for word in self._counters)
-                uniform, angle, wave = self._work[:, : 2 * (part.stop - lo)]
+                uniform, angle, cosine, sine = self._work[:, : 2 * (part.stop - lo)]
                 for row, seed in zip(rows, seeds, strict=True):
                     _uniforms(element, low, step_words[part], high, np.uint64(seed), uniform, angle)
                     np.log(uniform, out=uniform)
-                    np.cos(angle, out=wave)
-                    np.sin(angle, out=angle)
-                    _products(uniform, wave, angle, row[4 * lo : 4 * part.stop])
+                    np.cos(angle, out=cosine)
+                    np.sin(angle, out=sine)
+                    _products(uniform, cosine, sine, row[4 * lo : 4 * part.stop])
         return z if whole else torch.index_select(z, -1, self._kept, out=out)
 
 
