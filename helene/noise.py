@@ -17,7 +17,6 @@ import hashlib
 import math
 import sys
 import threading
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -67,7 +66,7 @@ def integers(
     Raises:
         ValueError: If a part of the key does not fit its field.
     """
-    _check_key(seed, step, draw, parameter, start + count)
+    check_key(seed, step, draw, parameter, start + count)
     first, last = start // 4, -(-(start + count) // 4)
     out = np.empty((last - first, 4), np.uint32)
     work, key = _workspace(last - first), _words(step, draw, parameter)
@@ -100,7 +99,7 @@ def normal(
     Raises:
         ValueError: If a part of the key does not fit its field.
     """
-    _check_key(seed, step, draw, parameter, start + count)
+    check_key(seed, step, draw, parameter, start + count)
     if torch.device(device).type != "cpu":
         return kernels.normal(seed, step, draw, parameter, start, count, torch.device(device))
     first, last = start // 4, -(-(start + count) // 4)
@@ -131,44 +130,10 @@ def words(
     seed: int, step: int, draw: int, parameter: int, start: int, count: int, device: torch.device | str = "cpu"
 ) -> Tensor:
     r"""`integers` as a tensor of shape (count,), int32: the same bits, for stochastic rounding."""
-    _check_key(seed, step, draw, parameter, start + count)
+    check_key(seed, step, draw, parameter, start + count)
     if torch.device(device).type != "cpu":
         return kernels.words(seed, step, draw, parameter, start, count, torch.device(device))
     return torch.from_numpy(integers(seed, step, draw, parameter, start, count).view(np.int32))
-
-
-def normal_rows(seed: int, steps: Sequence[int], draw: int, parameters: Sequence[int], count: int) -> Tensor:
-    r"""The first ``count`` elements of z for many steps and parameters at once, equal bit for bit to `normal`.
-
-    For batched simulation, where a call a step would cost more than the numbers.
-
-    Returns:
-        Tensor of shape (len(steps), len(parameters), count), float32.
-
-    Raises:
-        ValueError: If a part of the key does not fit its field.
-    """
-    num_blocks = -(-count // 4)
-    for parameter in parameters:
-        _check_key(seed, max(steps, default=0), draw, parameter, count)
-    ids, times = np.asarray(parameters, np.uint64), np.asarray(steps, np.uint64)
-    low, high = ids & np.uint64(0xFFFFFFFF), (ids >> _32) | np.uint64(draw << 16)
-    out = np.empty((len(steps), len(parameters), num_blocks, 4), np.float32)
-    # Counters are laid out for as many steps as fill a chunk: all of them at once would not stay in the cache.
-    a_step = len(parameters) * num_blocks
-    some = max(1, _CHUNK // max(1, a_step))
-    block = np.tile(np.arange(num_blocks, dtype=np.uint64), min(some, len(steps)) * len(parameters))
-    c1, c3 = (np.tile(np.repeat(c, num_blocks), some) if len(c) > 1 else c for c in (low, high))
-    work = _workspace(min(_CHUNK, len(steps) * a_step))
-    for first in range(0, len(steps), some):
-        c2 = np.repeat(times[first : first + some], a_step)
-        rows = out[first : first + some].reshape(-1, 4)
-        for lo in range(0, len(rows), _CHUNK):
-            part = slice(lo, min(lo + _CHUNK, len(rows)))
-            w1, w2, w3 = (c[part] if len(c) > 1 else c for c in (c1, c2, c3))
-            a, b = _philox(block[part], w1, w2, w3, seed, ROUNDS, work)
-            _box_muller(a, b, rows[part], work)
-    return torch.from_numpy(out.reshape(len(steps), len(parameters), 4 * num_blocks)[..., :count])
 
 
 class _Workspace:
@@ -278,7 +243,8 @@ def _box_muller(a: np.ndarray, b: np.ndarray, out: np.ndarray, work: _Workspace)
         np.multiply(radius, wave, out=out[:, column + 1])
 
 
-def _check_key(seed: int, step: int, draw: int, parameter: int, end: int) -> None:
+def check_key(seed: int, step: int, draw: int, parameter: int, end: int) -> None:
+    """Raise a ValueError if a part of the key, or the number of elements ``end``, does not fit its field."""
     for name, value, limit in (
         ("seed", seed, 1 << 64),
         ("step", step, 1 << 32),

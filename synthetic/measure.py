@@ -1,4 +1,4 @@
-"""The speed of the sweeps as records: ``python -m synthetic.measure FILE``, on an idle machine, some eight minutes.
+"""The speed of the sweeps as records: ``python -m synthetic.measure FILE``, on an idle machine, some four minutes.
 
 Every number is a ratio of two things timed in turns; each record says how busy other programs kept the cores meanwhile.
 """
@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -23,7 +24,7 @@ from helene.noise import NOISE_VERSION
 from synthetic.cli import cost
 from synthetic.design import load
 from synthetic.run import run
-from synthetic.speed import share_of_floor
+from synthetic.speed import directions_over_randn, share_of_floor
 
 EXPERIMENT = "speed"
 FLOOR_CELLS = ((1, 256), (8, 32), (8, 64), (16, 64), (32, 128))
@@ -71,17 +72,17 @@ class Others:
         return max(0.0, busy - ours) / total if total else 0.0
 
 
-def share_with_interval(n: int, width: int) -> dict[str, Any]:
-    """`share_of_floor` in fresh processes, one after the other, for it differs from one to the next.
+def with_interval(name: str, function: Callable[..., float], *args: int) -> dict[str, Any]:
+    """A ratio in fresh processes, one after the other, for it differs from one to the next.
 
     Half of all processes lie below the median, so that the least and the largest of seven enclose it with probability
     1 − 2 / 2^7, 98 %.
     """
-    shares = []
+    found = []
     for _ in range(PROCESSES):
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            shares.append(pool.submit(share_of_floor, n, width).result())
-    return {"share": median(shares), "low": min(shares), "high": max(shares), "shares": shares}
+            found.append(pool.submit(function, *args).result())
+    return {name: median(found), "low": min(found), "high": max(found), f"{name}s": found}
 
 
 def main(path: str) -> int:
@@ -91,7 +92,10 @@ def main(path: str) -> int:
     for n, width in FLOOR_CELLS:
         others = Others()
         config: dict[str, Any] = {"measure": "share_of_floor", "method": "mezo", "n": n, "width": width}
-        records.append(_record(config, share_with_interval(n, width), others, facts))
+        records.append(_record(config, with_interval("share", share_of_floor, n, width), others, facts))
+    others = Others()
+    result = with_interval("ratio", directions_over_randn)
+    records.append(_record({"measure": "directions_over_randn"}, result, others, facts))
     others = Others()
     records.append(_record({"measure": "two_workers", "preset": "quick"}, two_workers(), others, facts))
     write_jsonl(path, records, EXPERIMENT)

@@ -9,16 +9,15 @@ a quadratic goes a block of steps at a time (`synthetic.blocks`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from helene import functional
-from helene.noise import normal_rows, parameter_id
 from synthetic.blocks import block_of, descend_block
-from synthetic.layers import Layers
+from synthetic.directions import Directions
 from synthetic.methods.base import Method, Signal, State
 from synthetic.methods.zeroth import MeZO
 from synthetic.outcome import Ledger, Outcome
@@ -96,7 +95,8 @@ class _Batch:
         self.outer = problem.to(dtype)
         self.problem = self.outer.in_eigenbasis() if self.turns else self.outer
         self.dtype, self.layers = dtype, problem.layers
-        self.ids = [parameter_id(i) for i in range(problem.layers.n)]
+        self.directions = Directions(problem.layers.sizes)
+        self.drawn = torch.empty(max(_CHUNK_ELEMENTS, len(seeds) * problem.layers.d))
         start_gap = problem.gap(problem.features(x0.double()))
         self.ledger = Ledger(start_gap, len(settings), target, budget, race, trace, dtype)
         placed = problem.roots(x0) if self.blocks else problem.features(x0) if self.turns else x0
@@ -146,8 +146,8 @@ class _Batch:
     def _go_in_blocks(self, steps: range) -> int:
         """The same for MeZO on a quadratic."""
         t = steps.start - 1
-        drawn = torch.stack([self.outer.roots(z) for z in self._drawn(steps)])  # turned while they are in the cache
-        for y in drawn.split(block_of(self.layers.d), 1):
+        z = self._draw(steps)
+        for y in self.outer.roots(z, out=z).split(block_of(self.layers.d), 1):
             t = self.ledger.judge_block(t, descend_block(self.x, y, self.given["lr"]))
             if self.ledger.over(t):
                 break
@@ -168,16 +168,17 @@ class _Batch:
         else:
             self.ledger.judge(t, self.problem.gap_below(self.p, self.slope), lambda: self.problem.gap(self.p))
 
-    def _drawn(self, steps: range) -> Iterator[Tensor]:
-        """z in the coordinates, (steps, d), seed by seed."""
-        return (directions(self.layers, seed, steps, self.ids).to(self.dtype) for seed in self.seeds)
+    def _draw(self, steps: range) -> Tensor:
+        """z in the coordinates, (seeds, steps, d), in memory that the next call reuses: fresh pages cost as much."""
+        shape = len(self.seeds), len(steps), self.layers.d
+        return self.directions(self.seeds, steps, self.drawn[: math.prod(shape)].view(shape)).to(self.dtype)
 
     def _directions(self, steps: range) -> tuple[Tensor, Tensor]:
         """z in the frame of x and the features of z, each (seeds, steps, d) or (seeds, steps, p)."""
         if self.method.directions == "none":
             nothing = torch.zeros(len(self.seeds), 1, 1, dtype=self.dtype)
             return nothing, nothing
-        z = torch.stack(list(self._drawn(steps)))
+        z = self._draw(steps)
         y = self.outer.features(z)
         return (y, y) if self.turns else (z, y)
 
@@ -215,12 +216,3 @@ def _column(values: Sequence[float | Tensor], dtype: torch.dtype) -> float | Ten
     if all(isinstance(v, int | float) and v == values[0] for v in values):
         return values[0]
     return torch.stack([torch.as_tensor(v, dtype=dtype).reshape(-1) for v in values])
-
-
-def directions(layers: Layers, seed: int, steps: range, ids: Sequence[int]) -> Tensor:
-    """z of one seed, (steps, d), float32: what the optimizers draw for parameters at positions 0, 1, ..."""
-    parts = []
-    for run in layers.runs:
-        rows = normal_rows(seed, steps, 0, ids[run.first_layer : run.first_layer + run.count], run.width)
-        parts.append(rows.flatten(1))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from synthetic.design import seeds, spaces, trials
+from synthetic.directions import Directions
 from synthetic.methods import METHODS
 from synthetic.problems import Problem, build
 from synthetic.scale import scale_of
@@ -57,17 +60,14 @@ def compare(method: str = "helene", n: int = 8, width: int = 32, num_steps: int 
     scale = scale_of(problem, x0[0], 1e-2)
     rule = METHODS[method]
     settings = [rule.settings(trial, scale, problem) for trial in trials(spaces()[method])]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with _one_thread():
         batched = looped = float("inf")
+        simulate(problem, rule, x0, tuning, settings, target=1e-9, budget=1)  # compiles
         for _ in range(repeats):
             start = time.perf_counter()
             simulate(problem, rule, x0, tuning, settings, target=1e-9, budget=num_steps, trace=True)
             batched = min(batched, (time.perf_counter() - start) / (num_steps * len(tuning) * len(settings)))
             looped = min(looped, _loop(method, problem.to(torch.float32), x0[0].float(), settings[0], num_steps))
-    finally:
-        torch.set_num_threads(threads)
     return Speed(1.0 / batched, 1.0 / looped)
 
 
@@ -76,8 +76,8 @@ def share_of_floor(n: int = 8, width: int = 64, num_steps: int = 2000, rounds: i
 
     The floor is what no implementation that goes step by step can leave out: d normals per seed, and for all seeds and
     trials one pass that reads x (the slope along z) and one that reads and writes it (the update), each by the fastest
-    call of torch. The simulator draws counter-based normals, turns them into the eigenbasis and looks at the loss after
-    every step besides; it reads x once a block of steps, so that its share may pass 1.
+    call of torch. The simulator turns its normals into the eigenbasis and looks at the loss after every step besides;
+    it reads x once a block of steps and draws faster than torch does, so that its share may pass 1.
 
     Args:
         n: Layers.
@@ -91,18 +91,39 @@ def share_of_floor(n: int = 8, width: int = 64, num_steps: int = 2000, rounds: i
     x0 = starts(problem, "coordinate", 1.0, tuning)
     scale = scale_of(problem, x0[0], 1e-2)
     settings = [rule.settings(trial, scale, problem) for trial in trials(spaces()["mezo"])]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with _one_thread():
         ratios = []
         for _ in range(rounds):
             floor = _floor(len(tuning), len(settings), d, num_steps)
             start = time.perf_counter()
             simulate(problem, rule, x0, tuning, settings, target=1e-9, budget=num_steps)
             ratios.append(floor / (time.perf_counter() - start))
+    return statistics.median(ratios)
+
+
+def directions_over_randn(d: int = 256, num_steps: int = 256, rounds: int = 41) -> float:
+    """Seconds of the simulator's directions over those of as many of torch's normals, timed in turns; the median."""
+    which, steps, draw = seeds(d)["tuning"], range(1, num_steps + 1), Directions([d])
+    z, generator = torch.empty(len(which), num_steps, d), torch.Generator().manual_seed(0)
+    with _one_thread():
+        ratios = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            z.normal_(generator=generator)
+            middle = time.perf_counter()
+            draw(which, steps, out=z)
+            ratios.append((time.perf_counter() - middle) / (middle - start))
+    return statistics.median(ratios)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
     finally:
         torch.set_num_threads(threads)
-    return statistics.median(ratios)
 
 
 def _floor(num_seeds: int, num_trials: int, d: int, num_steps: int) -> float:

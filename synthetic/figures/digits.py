@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from helene import noise
+from synthetic.directions import Directions
 from synthetic.figures.updates import Rows
 
 NUM_TRAIN, CLASSES, FEATURES = 1200, 10, 65
@@ -134,8 +134,7 @@ def initial_curvature(seeds: Sequence[int], batch: int) -> float:
 
 def directions(seeds: Sequence[int], steps: Sequence[int]) -> Tensor:
     """z of the optimizers for one unnamed parameter of shape (65, 10), shape (seeds, steps, d)."""
-    parameter = noise.parameter_id(0)
-    return torch.stack([noise.normal_rows(seed, steps, 0, [parameter], DIMENSION)[:, 0] for seed in seeds])
+    return Directions([DIMENSION])(seeds, steps)
 
 
 def _logits(theta: Tensor, x: Tensor) -> Tensor:

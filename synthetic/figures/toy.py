@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from helene import noise
+from helene.noise import NOISE_VERSION
+from synthetic.directions import Directions
 from synthetic.figures.trials import at_edge, best_trial, combinations, powers
 from synthetic.figures.updates import Rows
 
@@ -62,7 +63,7 @@ def configs() -> list[dict[str, Any]]:
     """One cell per method."""
     return [
         {"cell": name, "space": space, "budget": BUDGET[name.split("-")[0]], "target": TARGET, "version": VERSION}
-        | {"tuning_seeds": TUNING, "test_seeds": TEST, "noise": noise.NOISE_VERSION}
+        | {"tuning_seeds": TUNING, "test_seeds": TEST, "noise": NOISE_VERSION}
         for name, space in SPACES.items()
     ]
 
@@ -153,10 +154,7 @@ def spsa(theta: Tensor, z: Tensor) -> Tensor:
 
 def directions(first_seed: int, seeds: int, steps: int) -> Tensor:
     """z of the optimizers, shape (seeds, steps, 2), bit for bit."""
-    parameter = noise.parameter_id(0)
-    every = range(1, steps + 1)
-    rows = [noise.normal_rows(first_seed + s, every, 0, [parameter], 2)[:, 0] for s in range(seeds)]
-    return torch.stack(rows).double()
+    return Directions([2])(range(first_seed, first_seed + seeds), range(1, steps + 1)).double()
 
 
 def _letters(steps: Tensor, value: Tensor, late: Tensor, initial: Tensor) -> list[str]:

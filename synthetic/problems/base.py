@@ -105,8 +105,10 @@ class Problem(ABC):
             return self.gap(p)
         return self.gap_factor * torch.linalg.vecdot(p, s)
 
-    def roots(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """B x with H = BᵀB, so that the gap is ½‖B x‖², where the loss is quadratic."""
+    def roots(
+        self, x: Float[Tensor, "*batch d"], out: Float[Tensor, "*batch d"] | None = None
+    ) -> Float[Tensor, "*batch d"]:
+        """B x with H = BᵀB, so that the gap is ½‖B x‖², where the loss is quadratic; in ``out`` if given, maybe x."""
         raise NotImplementedError(f"{self.name} is not quadratic")
 
     def in_eigenbasis(self) -> Self:

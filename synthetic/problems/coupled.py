@@ -76,9 +76,9 @@ class Coupled(Problem):
         """See `Problem`."""
         return x @ self.root
 
-    def roots(self, x: Tensor) -> Tensor:
+    def roots(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """See `Problem`."""
-        return self.features(x)
+        return self.features(x) if out is None else out.copy_(self.features(x))
 
     def pullback(self, s: Tensor) -> Tensor:
         """See `Problem`."""

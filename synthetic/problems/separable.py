@@ -8,7 +8,7 @@ commuting matrices the typeset norm of Assumption 2 and the Loewner form are one
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -92,15 +92,19 @@ class Separable(Problem):
         """See `Problem`: u, the layers turned into their eigenbases."""
         return self._turned(x, [turn.mT for turn in self.turns])
 
-    def roots(self, x: Tensor) -> Tensor:
+    def roots(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """See `Problem`."""
         if not self.quadratic:
             return super().roots(x)
         roots = self.eigenvalues.sqrt()
         if not self.turns:
-            return x * roots
-        parts = [roots[run.span].view(run.count, 1, run.width) for run in self.layers.runs]
-        return self._turned(x, [turn.mT * part for turn, part in zip(self.turns, parts, strict=True)])
+            return torch.mul(x, roots, out=out)
+        scales = [roots[run.span].view(run.count, 1, run.width) for run in self.layers.runs]
+        parts = self._parts(x, [turn.mT * scale for turn, scale in zip(self.turns, scales, strict=True)])
+        out = torch.empty_like(x) if out is None else out
+        for run, part in zip(self.layers.runs, parts, strict=True):
+            out[..., run.span].view(part.shape).copy_(part)
+        return out
 
     def pullback(self, s: Tensor) -> Tensor:
         """See `Problem`."""
@@ -109,12 +113,14 @@ class Separable(Problem):
     def _turned(self, x: Tensor, turns: Sequence[Tensor]) -> Tensor:
         if not turns:
             return x
-        parts = []
-        for run, turn in zip(self.layers.runs, turns, strict=True):
-            rows = x[..., run.span].reshape(-1, run.count, run.width).transpose(0, 1)  # layers, rows, width
-            turned = torch.bmm(rows, turn)
-            parts.append(turned.transpose(0, 1).reshape(*x.shape[:-1], run.count * run.width))
+        parts = [part.reshape(*x.shape[:-1], -1) for part in self._parts(x, turns)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def _parts(self, x: Tensor, turns: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Run by run x times the turns, (rows, layers, width), rows being the batch."""
+        for run, turn in zip(self.layers.runs, turns, strict=True):
+            rows = x[..., run.span].reshape(-1, run.count, run.width)
+            yield torch.bmm(rows.transpose(0, 1), turn).transpose(0, 1)
 
     def gap_terms(self, p: Tensor) -> Tensor:
         """See `Problem`."""

@@ -72,15 +72,6 @@ def test_chunks_of_the_workspace_join():
     assert torch.equal(z[-9:], noise.normal(1, 2, 0, 3, n - 9, 9))
 
 
-def test_rows_equal_single_calls():
-    """The batched simulator and the optimizers draw the same numbers."""
-    ids = [noise.parameter_id(i) for i in range(3)]
-    rows = noise.normal_rows(9, [4, 1, 2**32 - 1], 2, ids, 7)
-    for i, step in enumerate([4, 1, 2**32 - 1]):
-        for j, parameter in enumerate(ids):
-            assert torch.equal(rows[i, j], noise.normal(9, step, 2, parameter, 0, 7))
-
-
 def test_normals_are_box_muller_within_the_bound():
     """Oracle: log, square root, cosine and sine in float64 of the same float32 uniform and angle.
 

@@ -52,8 +52,10 @@ def test_roots_are_of_the_hessian(problem):
         with pytest.raises(NotImplementedError, match="is not quadratic"):
             problem.roots(x)
         return
-    halves = 0.5 * problem.roots(x).square().sum(-1)
-    torch.testing.assert_close(halves, problem.gap(problem.features(x)), rtol=1e-13, atol=0.0)
+    roots, same = problem.roots(x), x.clone()
+    torch.testing.assert_close(0.5 * roots.square().sum(-1), problem.gap(problem.features(x)), rtol=1e-13, atol=0.0)
+    assert problem.roots(same, out=same) is same
+    assert torch.equal(same, roots)
 
 
 def test_gradient_and_hessian_are_those_of_the_loss(problem):

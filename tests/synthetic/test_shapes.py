@@ -19,7 +19,7 @@ from synthetic.problems import build
 from synthetic.problems.base import Problem
 from synthetic.scale import scale_of
 from synthetic.simulator import simulate
-from synthetic.speed import compare, share_of_floor
+from synthetic.speed import compare, directions_over_randn, share_of_floor
 from synthetic.starts import starts
 
 SPECS = [
@@ -86,4 +86,5 @@ def test_the_share_of_the_floor_and_of_others_are_numbers():
     """Run on machines that are busy, so that only the kind of number is checked."""
     others = Others()
     assert share_of_floor(2, 8, num_steps=32, rounds=1) > 0
+    assert directions_over_randn(8, num_steps=8, rounds=2) > 0
     assert 0 <= others.share() <= 1
