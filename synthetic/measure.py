@@ -1,4 +1,4 @@
-"""The speed of the sweeps as records: ``python -m synthetic.measure FILE``, on an idle machine, some four minutes.
+"""The speed of the sweeps as records: ``python -m synthetic.measure FILE``, on an idle machine, some ten minutes.
 
 Every number is a ratio of two things timed in turns; each record says how busy other programs kept the cores meanwhile.
 """
@@ -31,12 +31,14 @@ FLOOR_CELLS = ((1, 256), (8, 32), (8, 64), (16, 64), (32, 128))
 PROCESSES = 7
 
 
-def two_workers(repeats: int = 3) -> dict[str, Any]:
+def two_workers(preset: str = "standard", repeats: int = 1) -> dict[str, Any]:
     """Wall-clock of a sweep with one worker over that with two, start and end of the workers included.
 
-    The sweep is the preset quick. Repeats go one, two, one, two ...; of each the fastest counts.
+    Args:
+        preset: What is swept.
+        repeats: Sweeps with each, one, two, one, two ...; of each the fastest counts.
     """
-    configs = load("quick", NOISE_VERSION).configs
+    configs = load(preset, NOISE_VERSION).configs
     seconds: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(repeats):
         for jobs, taken in seconds.items():
@@ -97,7 +99,7 @@ def main(path: str) -> int:
     result = with_interval("ratio", directions_over_randn)
     records.append(_record({"measure": "directions_over_randn"}, result, others, facts))
     others = Others()
-    records.append(_record({"measure": "two_workers", "preset": "quick"}, two_workers(), others, facts))
+    records.append(_record({"measure": "two_workers", "preset": "standard"}, two_workers(), others, facts))
     write_jsonl(path, records, EXPERIMENT)
     return 0
 
