@@ -55,8 +55,8 @@ def curves(table: Table, kind: str, task: str, axis: str, value: str) -> Drawing
     from helene.lab.figures import Line, line_figure
 
     lines = []
-    for cell, (what, _) in table.items():
-        if (cell.kind, cell.task) != (kind, task) or cell.method in CONTROLS:
+    for cell, (what, _) in _trained(table):
+        if (cell.kind, cell.task) != (kind, task):
             continue
         stacked = _stacked(what.tests, axis, value)
         if stacked is None:
@@ -68,6 +68,13 @@ def curves(table: Table, kind: str, task: str, axis: str, value: str) -> Drawing
         return None
     names = {"step": "steps", "forwards": "forwards", "training_seconds": "seconds of training"}
     return line_figure(lines, xlabel=names[axis], ylabel=value.replace("_", " "), title=f"{task} ({kind})")
+
+
+def _trained(table: Table) -> list[tuple[Cell, Any]]:
+    """Cells that train, MeZO and HELENE first, so that they have the same colours in all figures."""
+    first = ("mezo", "helene")
+    cells = [item for item in table.items() if item[0].method not in CONTROLS]
+    return sorted(cells, key=lambda item: first.index(item[0].method) if item[0].method in first else len(first))
 
 
 def _stacked(records: Sequence[Record], axis: str, value: str) -> tuple[list[float], Any] | None:
@@ -90,9 +97,7 @@ def profile(table: Table, cost: str = "forwards") -> Drawing | None:
     from helene.lab.figures import Line, line_figure
 
     costs: dict[str, dict[Any, float]] = {}
-    for cell, (what, _) in table.items():
-        if cell.method in CONTROLS:
-            continue
+    for cell, (what, _) in _trained(table):
         for record in what.tests:
             target = record.result.get("target")
             if target:

@@ -81,9 +81,10 @@ def _batch_section(batch: str, records: Sequence[Record]) -> pages.Section:
             pages.table(headers, rows),
         ]
     count, length = batch.split("x")
+    rows_of = "row" if count == "1" else "rows"
     note = (
-        f"GB (10⁹ bytes), {count} rows of {length} tokens, language-model loss at every place. Measured: most bytes "
-        "that the allocator had given to tensors in four steps, in a fresh process, the loaded weights among them; "
+        f"GB (10⁹ bytes), {count} {rows_of} of {length} tokens, language-model loss at every place. Measured: most "
+        "bytes that the allocator had given to tensors in four steps, in a fresh process, loaded weights among them; "
         "reserved: what it had taken from the card. Forward-only rows are steps of the captured engine. Predicted "
         "without a GPU by `llm_bench/memory.py`; the columns behind say what of. FT rows hold Adam's state in float32. "
         "A row that is predicted to need more than the card has is not tried. The paper says three times MeZO's memory "
@@ -110,7 +111,8 @@ def _line(record: Record) -> list[Any]:
     peak, reserved = result["peak_bytes"], result.get("reserved_bytes")
     shown: Any = peak / 1e9 if peak else None
     if result["status"] in ("out_of_memory", "error"):
-        shown = pages.badge(result["status"])
+        untried = str(result.get("message", "")).startswith("not tried")
+        shown = pages.badge(result["status"], "not tried" if untried else "")
     printed = PRINTED.get(config["model"], {}).get(config["printed"])
     parts = [predicted[name] / 1e9 or None for name in _PARTS]
     return [

@@ -50,7 +50,8 @@ def collect(bench: Bench, cells: Sequence[Cell], records: Sequence[Record]) -> T
 def answer(table: Table) -> str:
     """The first line of the page: which methods beat the cheap controls, if any does."""
     columns = sorted({(cell.kind, cell.task) for cell in table})
-    said = []
+    said: list[str] = []
+    run: set[str] = set()
     for kind, task in columns:
         here = {c: n for c, (_, n) in table.items() if (c.kind, c.task) == (kind, task) and n is not None}
         trained = [(n.mean, label(c.method, c.tuning)) for c, n in here.items() if c.method not in CONTROLS]
@@ -59,14 +60,15 @@ def answer(table: Table) -> str:
         if not trained or not any(c.method == least for c in here):
             continue
         (best, name), (bar, control) = max(trained), max(cheap)
+        run |= {c.method for c in here if c.method in CONTROLS}
         if best > bar:
-            said.append(f"{task} ({kind}): {name} reaches {best:.1f}, the best control ({control}) {bar:.1f}")
+            said.append(f"{task} ({kind}): {name} reaches {best:.1f}, the best control run here ({control}) {bar:.1f}")
         else:
             said.append(f"{task} ({kind}): no trained row beats the controls ({control} {bar:.1f}, {name} {best:.1f})")
     if not said:
         return "No column has a trained row and its least control (bias only, else zero-shot): nothing can be said."
     if all("no trained row" in text for text in said):
-        return f"No row beats the controls (bias only, linear probing, zero-shot, ICL): {'; '.join(said)}."
+        return f"No row beats the controls that were run ({', '.join(sorted(run))}): {'; '.join(said)}."
     return f"{'; '.join(said)}."
 
 
@@ -88,9 +90,9 @@ def table_section(table: Table, paper: PaperTable, models: Mapping[Any, str]) ->
     headers = ["method"] + [h for kind, task in columns for h in (f"{task} ({kind}), paper", f"{task}, measured")]
     used = ", ".join(f"{kind}: {models[kind]}" for kind in sorted({kind for kind, _ in columns}))
     caption = (
-        f"{paper.title}. Percent; test metric at the best dev step, mean and 95 % interval over seeds. The paper's "
-        f"numbers are of {paper.model}, the measured ones of {used}: unless these are the same, read down a column, "
-        "not across."
+        f"{paper.title}. Percent; test metric at the best dev step, mean and 95 % interval over seeds, which leaves "
+        f"out the sampling of test rows. The paper's numbers are of {paper.model}, the measured ones of {used}: unless "
+        "these are the same, read down a column, not across."
     )
     return pages.Section("The table", [pages.table(headers, rows, caption=caption)], "table")
 
@@ -138,11 +140,19 @@ def costs_section(table: Table) -> pages.Section:
         "runs ended",
     ]
     caption = (
-        "To the target: the first look at dev that has it, median over seeds, ∞ where most runs missed it. A forward "
+        "To the target: the first look at dev that has it, median over seeds, a miss counted as ∞. A forward "
         "is one pass over one batch, a backward counts as two. Seconds are synchronized, evaluation left out. GiB is "
-        "the highest the allocator held during steps (– on a CPU). Option loss and AUC are of the test set."
+        "the highest the allocator held during steps (– on a CPU). Option loss and AUC are of the test set. "
+        f"Runs were made on {_machines(table)}."
     )
     return pages.Section("Cost", [pages.table(headers, rows, caption=caption, anchors=anchors)], "cost")
+
+
+def _machines(table: Table) -> str:
+    """The GPUs or else processors of the test runs."""
+    facts = [record.provenance for what, _ in table.values() for record in what.tests]
+    names = {name for fact in facts for name in fact.get("gpu") or [fact.get("cpu") or "an unknown processor"]}
+    return ", ".join(sorted(names)) or "no machine yet"
 
 
 def cells_section(table: Table, command: str) -> pages.Section:
