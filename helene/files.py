@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ _PLACE = "choose a folder that is there and that you may write to"
 _ADVICE = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _SPACE),
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS), _PLACE),
+    errno.ENAMETOOLONG: "choose a shorter name",
 }
 
 
@@ -26,19 +28,27 @@ def write_whole(path: str | Path, write: Callable[[Path], object]) -> None:
         OSError: If it cannot be written, or the target is there and no regular file; what was there stays, and nothing
             half written is left.
     """
-    target = Path(path).resolve()
-    if target.exists() and not target.is_file():
+    try:
+        target = Path(path).resolve()
+        taken = target.exists() and not target.is_file()
+    except (OSError, RuntimeError) as err:  # Python 3.11 and 3.12 call links in a circle a RuntimeError
+        raise _told(path, err) from err
+    if taken:
         raise OSError(f"{path} is no regular file, and would be replaced by one; choose another name")
-    partial = target.with_name(target.name + ".partial")
+    partial = target.with_name(f".{secrets.token_hex(8)}.partial")  # of this call alone, and short
     try:
         write(partial)
         partial.replace(target)
     except OSError as err:
-        advice = _ADVICE.get(err.errno or 0, f"{_SPACE}, or {_PLACE}")
-        raise OSError(f"cannot write {path}: {err.strerror or err}; {advice}") from err
+        raise _told(path, err) from err
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _told(path: str | Path, err: Exception) -> OSError:
+    advice = _ADVICE.get(getattr(err, "errno", None) or 0, f"{_SPACE}, or {_PLACE}")
+    return OSError(f"cannot write {path}: {getattr(err, 'strerror', None) or err}; {advice}")
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -67,10 +67,14 @@ class ReadWatch(TorchDispatchMode):
 
 
 class BufferWatch:
-    """Notices which of a model's buffers have been written in place since it was made; asks their version counters."""
+    """Notices which buffers of a model in training mode have been written in place since; asks their version counters.
+
+    In evaluation mode they are tables that a first forward may fill.
+    """
 
     def __init__(self, model: nn.Module | None) -> None:
-        named = () if model is None else model.named_buffers()
+        training = model is not None and any(module.training for module in model.modules())
+        named = model.named_buffers() if model is not None and training else ()
         self._seen = [(name, buffer, buffer._version) for name, buffer in named if not buffer.is_inference()]
 
     @property

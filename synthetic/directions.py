@@ -35,10 +35,15 @@ class Directions:
 
     Args:
         sizes: Number of elements of the parameter at each position.
+
+    Raises:
+        ValueError: If there are none, or one is below 1.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sizes)
+        if min(self.sizes, default=0) < 1:
+            raise ValueError(f"sizes must be one or more numbers of at least 1, got {self.sizes}")
         blocks = [-(-size // 4) for size in sizes]
         self._a_step = sum(blocks)
         self._some = max(1, _CHUNK // self._a_step)  # steps whose counters are laid out side by side
@@ -56,13 +61,19 @@ class Directions:
         """Draw z, the parameters one after the other in the last dimension, float32; written to ``out`` if given.
 
         Raises:
-            ValueError: If a seed, a step or a size does not fit its field of the key.
+            ValueError: If a seed, a step or a size does not fit its field of the key, or ``out`` is no contiguous
+                float32 tensor of that shape on the CPU.
         """
+        shape = len(seeds), len(steps), sum(self.sizes)
+        if out is not None:
+            _check_out(out, shape)
+        if not len(seeds) or not len(steps):
+            return torch.empty(shape, dtype=torch.float32) if out is None else out
         for seed, step in ((min(seeds), min(steps)), (max(seeds), max(steps))):
             check_key(seed, step, 0, 0, max(self.sizes))
         times, width = np.asarray(steps, np.uint32), 4 * self._a_step
         whole = len(self._kept) == width
-        z = out if whole and out is not None else torch.empty(len(seeds), len(steps), width)
+        z = out if whole and out is not None else torch.empty(*shape[:2], width, dtype=torch.float32)
         for first in range(0, len(steps), self._some):
             step_words = np.repeat(times[first : first + self._some], self._a_step)
             rows = z[:, first : first + self._some].view(len(seeds), -1).numpy()
@@ -77,6 +88,16 @@ class Directions:
                     np.sin(angle, out=sine)
                     _products(uniform, cosine, sine, row[4 * lo : 4 * part.stop])
         return z if whole else torch.index_select(z, -1, self._kept, out=out)
+
+
+def _check_out(out: Tensor, shape: tuple[int, int, int]) -> None:
+    """Compiled code writes where it is told to."""
+    kind = out.dtype, out.device.type, out.is_contiguous()
+    if out.shape != shape or kind != (torch.float32, "cpu", True):
+        raise ValueError(
+            f"out must be a contiguous float32 tensor of shape {shape} on the CPU, got {out.dtype} of shape "
+            f"{tuple(out.shape)}, strides {out.stride()}, on {out.device}"
+        )
 
 
 @njit(error_model="numpy")

@@ -41,7 +41,7 @@ class ModelWatch:
             [m.training for m in self._modules],
             [id(m) for held in self._children for m in held.values()],
             [id(t) for t in tensors],
-            [t.data_ptr() for t in tensors],
+            [t.data_ptr() for t in tensors if t.layout == torch.strided],
             [len(after) + len(before) for after, before in self._hooks],
             [repr([held.get(name) for name in _ADAPTERS]) for held in self._adapters],
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
@@ -266,9 +266,7 @@ class Base(torch.optim.Optimizer):
         position = 0
         for group in self.param_groups:
             self._check(group)
-            for key in self._SHARED:
-                if group.get(key) != self.param_groups[0].get(key):
-                    raise ValueError(f"{key} belongs to the whole step, but groups have {group.get(key)!r} and others")
+            self._check_shared(group, self.param_groups[0])
             names = group.get("param_names") or [None] * len(group["params"])
             for name, p in zip(names, group["params"], strict=True):
                 label = name or f"at position {position}"
@@ -355,16 +353,32 @@ class Base(torch.optim.Optimizer):
             raise ValueError("this state_dict was not made by an optimizer of helene; start from a fresh state")
         self.check_identity(state_dict["helene"], "state_dict")
         self._check_state(state_dict)
-        for group in state_dict["param_groups"]:
-            self._check({**group})
+        self._check_groups(state_dict["param_groups"])
         super().load_state_dict(state_dict)
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for i, p in zip(saved, params, strict=True):
             if i in state_dict["state"]:  # torch has cast the tensors to the parameter's dtype, ours may differ
                 entries = state_dict["state"][i].items()
-                self.state[p] = {k: v.to(p.device, copy=True) if isinstance(v, Tensor) else v for k, v in entries}
+                with torch.inference_mode(False):  # or no later step may write it
+                    self.state[p] = {k: v.to(p.device, copy=True) if isinstance(v, Tensor) else v for k, v in entries}
         self._prepare()
+
+    def _check_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Raise ValueError unless saved groups have all hyper-parameters, in range, and agree where they must."""
+        wanted = self.defaults.keys() - {"differentiable"}  # which torch adds when it unpickles
+        for group in groups:
+            missing = sorted(wanted - group.keys())
+            if missing:
+                raise ValueError(f"a group of the state_dict has no {missing[0]}; take a whole one of this method")
+            checks.whole(group["step"], "step", 0, 1 << 32, "the number of steps made")
+            self._check({**group})
+            self._check_shared(group, groups[0])
+
+    def _check_shared(self, group: Mapping[str, Any], first: Mapping[str, Any]) -> None:
+        for key in self._SHARED:
+            if group.get(key) != first.get(key):
+                raise ValueError(f"{key} belongs to the whole step, but groups have {group.get(key)!r} and others")
 
     def _check_state(self, state_dict: Mapping[str, Any]) -> None:
         """Raise ValueError unless each trained parameter has the state that its step and state_dtype ask for."""

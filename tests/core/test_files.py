@@ -37,6 +37,29 @@ def test_what_was_there_stays_and_the_advice_fits(tmp_path: Path, number: int, a
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_names_that_no_file_can_have(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"cannot write .*; choose a shorter name$"):
+        write_text(tmp_path / ("x" * 300), "text")
+    write_text(tmp_path / ("x" * 250), "text")
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(OSError, match=r"cannot write .*/a: "):
+        write_text(tmp_path / "a", "text")
+
+
+def test_two_writers_leave_the_file_of_one(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+
+    def slow(partial: Path) -> None:
+        partial.write_text("slow")
+        write_text(target, "fast")
+        assert partial.read_text() == "slow"
+
+    write_whole(target, slow)
+    assert target.read_text() == "slow"
+    assert os.listdir(tmp_path) == ["file"]
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_other_errors_leave_nothing_behind_either(tmp_path: Path, error: type[BaseException]) -> None:
     def failing(partial: Path) -> None:

@@ -406,3 +406,37 @@ def test_closures_that_call_backward(method):
             optimizer.check_closure(backward)
     if method.name != "ForwardGrad":
         optimizer.step(derivative)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 7}, "seed belongs to the whole step"),
+        ({"step": 1.5}, "step must be an integer, 0 or above, got 1.5"),
+        ({"step": -1}, "step must be an integer, 0 or above, got -1"),
+        ({"lr": None}, "a group of the state_dict has no lr"),
+    ],
+    ids=["seed", "fraction", "negative", "missing"],
+)
+def test_groups_of_a_state_dict_are_checked_before_anything_changes(change, message):
+    def made():
+        layers = [{"params": [torch.nn.Parameter(torch.ones(2))]} for _ in range(2)]
+        return helene.MeZO(layers, lr=0.1)
+
+    optimizer, state = made(), made().state_dict()
+    group = {**state["param_groups"][1], **change}
+    spoilt = {key: value for key, value in group.items() if value is not None}
+    before = [dict(group) for group in optimizer.param_groups]
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict({**state, "param_groups": [state["param_groups"][0], spoilt]})
+    assert [dict(group) for group in optimizer.param_groups] == before
+
+
+def test_state_loaded_in_inference_mode_can_be_stepped():
+    p = torch.nn.Parameter(torch.ones(4))
+    optimizer = helene.ZOAdam([p], lr=0.1)
+    optimizer.step(lambda: (p * p).sum())
+    state = optimizer.state_dict()
+    with torch.inference_mode():
+        optimizer.load_state_dict(state)
+    optimizer.step(lambda: (p * p).sum())

@@ -63,6 +63,25 @@ def test_keys_that_do_not_fit_are_refused(seed, step):
         Directions([4])([0, seed], [0, step])
 
 
-def test_memory_of_another_layout_is_refused():
-    with pytest.raises(RuntimeError, match="view"):
-        Directions([4])([0], range(8), torch.empty(1, 4, 8).mT)
+@pytest.mark.parametrize(
+    "out",
+    [
+        torch.empty(2, 3, 7),
+        torch.empty(2, 2, 8),
+        torch.empty(2, 3, 8).int(),
+        torch.empty(1, 3, 8).expand(2, 3, 8),
+        torch.empty(2, 8, 3).mT,
+    ],
+    ids=["size", "steps", "dtype", "strides", "transposed"],
+)
+def test_memory_of_another_form_is_refused(out):
+    with pytest.raises(ValueError, match="out must be a contiguous float32 tensor of shape"):
+        Directions([4, 4])([1, 2], [1, 2, 3], out)
+
+
+def test_nothing_asked_for_is_nothing_drawn():
+    assert Directions([4])([], [1]).shape == (0, 1, 4)
+    assert Directions([4])([1], []).shape == (1, 0, 4)
+    for sizes in ([], [4, 0]):
+        with pytest.raises(ValueError, match="sizes must be one or more numbers of at least 1"):
+            Directions(sizes)
