@@ -27,14 +27,14 @@ from helene import kernels
 
 NOISE_VERSION = "philox4x32-7/box-muller/1"
 ROUNDS = 7
+MULTIPLIERS = 0xD2511F53, 0xCD9E8D57  # of Philox, and what its key grows by each round
+WEYL = 0x9E3779B9, 0xBB67AE85
 CURVATURE_DRAW = 1 << 15  # draws from here on belong to the curvature's own minibatch
 LABEL_DRAW = (1 << 16) - 2
 ROUNDING_DRAW = (1 << 16) - 3  # stochastic rounding of the weights
 STATE_DRAW = (1 << 16) - 64  # from here on, of the state tensors, in the order in which a method names them
 MAX_ELEMENTS = 1 << 34
 
-_MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-_WEYL = 0x9E3779B9, 0xBB67AE85
 _CHUNK = 1 << 15  # blocks; the workspace stays in a core's L2 cache
 _32 = np.uint64(32)
 _HIGH = 1 if sys.byteorder == "little" else 0
@@ -166,7 +166,7 @@ def _words(step: int, draw: int, parameter: int) -> tuple[np.ndarray, np.ndarray
 def _keys(seed: int, rounds: int) -> list[tuple[np.uint64, np.uint64]]:
     """The key of each round, shifted to the high word."""
     low, high = seed & 0xFFFFFFFF, seed >> 32
-    step0, step1 = _WEYL
+    step0, step1 = WEYL
     return [
         (np.uint64((low + r * step0 & 0xFFFFFFFF) << 32), np.uint64((high + r * step1 & 0xFFFFFFFF) << 32))
         for r in range(rounds)
@@ -191,7 +191,7 @@ def _philox(
     work = work or _Workspace(c0.size)
     n = c0.size
     a, b, p, q = work.a[:n], work.b[:n], work.p[:n], work.q[:n]
-    m0, m1 = (np.uint64(m) for m in _MULTIPLIERS)
+    m0, m1 = (np.uint64(m) for m in MULTIPLIERS)
     keys = _keys(seed, rounds)
     head = (c2 * m1) ^ (c1 << _32) ^ keys[0][0]
     np.multiply(c0, m0, out=q)

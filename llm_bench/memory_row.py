@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 STEPS = 4  # one without a graph, one captured, two replayed
+NOT_TRIED = "not tried"  # how the message begins where more is predicted than the card has
 _SECONDS = 120.0  # that a row may take
 _HELENE = {"anneal_horizon": 10_000, "batch_size": 16, "interval": 1}
 

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from llm_bench.memory_row import ROWS, STEPS, Children, Row, predict_row
+from llm_bench.memory_row import NOT_TRIED, ROWS, STEPS, Children, Row, predict_row
 
 EXPERIMENT = "memory"
 SHAPES = ("opt-1.3b", "opt-2.7b", "opt-6.7b", "opt-13b")
@@ -111,7 +111,7 @@ def measure_all(
             predicted = prediction.result()
             result: dict[str, Any] = {"predicted_bytes": predicted}
             if card and predicted["total"] > card["bytes"]:
-                message = f"not tried: {predicted['total']} bytes predicted, the card has {card['bytes']}"
+                message = f"{NOT_TRIED}: {predicted['total']} bytes predicted, the card has {card['bytes']}"
                 result |= {"status": "out_of_memory", "message": message, "peak_bytes": None}
             elif card:
                 result |= children.run(row, config["model"], config["batch"])

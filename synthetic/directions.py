@@ -17,14 +17,13 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from helene.noise import ROUNDS, check_key, parameter_id
+from helene.noise import MULTIPLIERS, ROUNDS, WEYL, check_key, parameter_id
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
 _CHUNK = 1 << 13  # counters; what is made of them stays in a core's L2 cache
-_MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_WEYL = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_M0, _M1, _W0, _W1 = (np.uint64(word) for word in (*MULTIPLIERS, *WEYL))
 _WORD, _32, _8 = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint32(8)
 _UNIT, _HALF_UNIT, _ANGLE = np.float32(2.0**-32), np.float32(2.0**-33), np.float32(2.0 * math.pi / 2**24)
 _MINUS_TWO = np.float32(-2.0)
@@ -115,9 +114,9 @@ def _uniforms(
         x0, x1, x2, x3 = np.uint64(element[i]), np.uint64(low[i]), np.uint64(step[i]), np.uint64(high[i])
         k0, k1 = seed & _WORD, seed >> _32
         for _ in range(ROUNDS):
-            p, q = x0 * _MULTIPLIERS[0], x2 * _MULTIPLIERS[1]
+            p, q = x0 * _M0, x2 * _M1
             x0, x1, x2, x3 = (q >> _32) ^ x1 ^ k0, q & _WORD, (p >> _32) ^ x3 ^ k1, p & _WORD
-            k0, k1 = (k0 + _WEYL[0]) & _WORD, (k1 + _WEYL[1]) & _WORD
+            k0, k1 = (k0 + _W0) & _WORD, (k1 + _W1) & _WORD
         uniform[2 * i] = np.float32(np.uint32(x0)) * _UNIT + _HALF_UNIT
         uniform[2 * i + 1] = np.float32(np.uint32(x2)) * _UNIT + _HALF_UNIT
         angle[2 * i] = np.float32(np.uint32(x1) >> _8) * _ANGLE

@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,27 +31,18 @@ FLOOR_CELLS = ((1, 256), (8, 32), (8, 64), (16, 64), (32, 128))
 PROCESSES = 7
 
 
-def two_workers(preset: str = "standard", repeats: int = 1) -> dict[str, Any]:
-    """Wall-clock of a sweep with one worker over that with two, start and end of the workers included.
-
-    Args:
-        preset: What is swept.
-        repeats: Sweeps with each, one, two, one, two ...; of each the fastest counts.
-    """
+def two_workers(preset: str) -> dict[str, Any]:
+    """Wall-clock of a preset's sweep with one worker over that with two, start and end of the workers included."""
     configs = load(preset, NOISE_VERSION).configs
-    seconds: dict[int, list[float]] = {1: [], 2: []}
-    for _ in range(repeats):
-        for jobs, taken in seconds.items():
-            with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "records.sqlite") as store:
-                start = time.perf_counter()
-                sweep(EXPERIMENT, configs, run, store, jobs, provenance={}, progress=False, cost=cost)
-                taken.append(time.perf_counter() - start)
-    return {
-        "seconds_one": seconds[1],
-        "seconds_two": seconds[2],
-        "ratio": min(seconds[1]) / min(seconds[2]),
-        "cells": len(configs),
-    }
+    one, two = (_swept(configs, jobs) for jobs in (1, 2))
+    return {"seconds_one": [one], "seconds_two": [two], "ratio": one / two, "cells": len(configs)}
+
+
+def _swept(configs: Sequence[Any], jobs: int) -> float:
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "records.sqlite") as store:
+        start = time.perf_counter()
+        sweep(EXPERIMENT, configs, run, store, jobs, provenance={}, progress=False, cost=cost)
+        return time.perf_counter() - start
 
 
 class Others:
@@ -99,7 +90,7 @@ def main(path: str) -> int:
     result = with_interval("ratio", directions_over_randn)
     records.append(_record({"measure": "directions_over_randn"}, result, others, facts))
     others = Others()
-    records.append(_record({"measure": "two_workers", "preset": "standard"}, two_workers(), others, facts))
+    records.append(_record({"measure": "two_workers", "preset": "standard"}, two_workers("standard"), others, facts))
     write_jsonl(path, records, EXPERIMENT)
     return 0
 

@@ -203,9 +203,9 @@ def table(
         if len(row) != len(headers):
             raise ValueError(f"each row must have {len(headers)} cells, one per header, got {len(row)}: {row!r}")
     right = _numeric_columns(rows, len(headers)) if numeric is None else set(numeric)
-    parts = [Markup('<div class="scroll"><table>')]
-    if caption:  # before what scrolls sideways, so that it is read whole
-        parts.insert(0, Markup('<p class="caption">{}</p>').format(_with_code(caption)))
+    # The caption stands before what scrolls sideways, so that it is read whole.
+    parts = [Markup('<p class="caption">{}</p>').format(_with_code(caption))] if caption else []
+    parts.append(Markup('<div class="scroll"><table>'))
     kinds = [Markup(' class="num"') if column in right else Markup("") for column in range(len(headers))]
     heads = [Markup("<th{}>{}</th>").format(kind, head) for kind, head in zip(kinds, headers, strict=True)]
     parts.append(Markup("<thead><tr>{}</tr></thead><tbody>").format(Markup("").join(heads)))

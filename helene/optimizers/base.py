@@ -352,8 +352,8 @@ class Base(torch.optim.Optimizer):
         if "helene" not in state_dict:
             raise ValueError("this state_dict was not made by an optimizer of helene; start from a fresh state")
         self.check_identity(state_dict["helene"], "state_dict")
-        self._check_state(state_dict)
         self._check_groups(state_dict["param_groups"])
+        self._check_state(state_dict)
         super().load_state_dict(state_dict)
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]

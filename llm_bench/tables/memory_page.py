@@ -8,6 +8,7 @@ from typing import Any
 
 from helene.lab import pages
 from helene.lab.store import Record
+from llm_bench.memory_row import NOT_TRIED, ROWS
 from llm_bench.tables.page import CONTROLS, label, write_leaf
 from llm_bench.tables.paper import MEMORY
 
@@ -99,8 +100,6 @@ def _heading(model: str, device: str) -> str:
 
 
 def _row_order(name: str) -> int:
-    from llm_bench.memory_row import ROWS
-
     names = [row.name for row in ROWS]
     return names.index(name) if name in names else len(names)
 
@@ -111,8 +110,8 @@ def _line(record: Record) -> list[Any]:
     peak, reserved = result["peak_bytes"], result.get("reserved_bytes")
     shown: Any = peak / 1e9 if peak else None
     if result["status"] in ("out_of_memory", "error"):
-        untried = str(result.get("message", "")).startswith("not tried")
-        shown = pages.badge(result["status"], "not tried" if untried else "")
+        untried = str(result.get("message", "")).startswith(NOT_TRIED)
+        shown = pages.badge(result["status"], NOT_TRIED if untried else "")
     printed = PRINTED.get(config["model"], {}).get(config["printed"])
     parts = [predicted[name] / 1e9 or None for name in _PARTS]
     return [

@@ -415,8 +415,9 @@ def test_closures_that_call_backward(method):
         ({"step": 1.5}, "step must be an integer, 0 or above, got 1.5"),
         ({"step": -1}, "step must be an integer, 0 or above, got -1"),
         ({"lr": None}, "a group of the state_dict has no lr"),
+        ({"step": None}, "a group of the state_dict has no step"),
     ],
-    ids=["seed", "fraction", "negative", "missing"],
+    ids=["seed", "fraction", "negative", "no lr", "no step"],
 )
 def test_groups_of_a_state_dict_are_checked_before_anything_changes(change, message):
     def made():
