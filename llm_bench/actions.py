@@ -215,6 +215,7 @@ def profile(arguments: argparse.Namespace) -> int:
     """Print where a step's time goes."""
     import json
 
+    from helene.lab.provenance import provenance
     from llm_bench import step_profile
     from llm_bench.models import check_device
 
@@ -230,7 +231,7 @@ def profile(arguments: argparse.Namespace) -> int:
         found = step_profile.run_profile(*given.run(arguments), arguments.steps)
     print(step_profile.shown(found))
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(found, indent=1))
+        arguments.json.write_text(json.dumps({"provenance": provenance(), **found}, indent=1))
     return 0
 
 

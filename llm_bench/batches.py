@@ -14,6 +14,7 @@ from llm_bench.encode import Encoded
 Side = Literal["left", "right"]
 Batch = dict[str, Tensor]
 PAD_TO = 8
+COARSE_ROW, COARSE_OPTION, COARSE_SITES = 32, 64, 128  # tokens, tokens, sites of a batch
 
 
 def collate(
@@ -22,8 +23,8 @@ def collate(
     side: Side,
     *,
     labels: bool = False,
-    multiple: int = PAD_TO,
     length: int = 0,
+    coarse: bool = False,
     device: torch.device | str = "cpu",
 ) -> Batch:
     """One batch.
@@ -33,8 +34,9 @@ def collate(
         pad_id: Fills rows; masked out.
         side: Where rows are filled up.
         labels: Whether to add ``labels``, the first right option of each example; all must then have equally many.
-        multiple: Row lengths are rounded up to a multiple of this.
         length: Row length is at least this: one shape for all batches, so that a captured step serves them all.
+        coarse: Round all sizes up more, rows beyond 128 tokens by at most a quarter: few shapes occur, for each of
+            which a step is captured.
         device: Where the tensors are wanted.
 
     Returns:
@@ -46,7 +48,8 @@ def collate(
         ValueError: If labels are asked for and the examples differ in their number of options.
     """
     rows = [row for example in examples for row in example.rows]
-    time = max(length, -(-max(map(len, rows)) // multiple) * multiple)
+    longest = max(map(len, rows))
+    time = max(length, _coarse_row(longest) if coarse else _multiple(longest, PAD_TO))
     starts = [time - len(row) if side == "left" else 0 for row in rows]
     ids = np.full((len(rows), time), pad_id, np.int64)
     mask = np.zeros_like(ids)
@@ -64,11 +67,10 @@ def collate(
             site_positions.append(starts[first_row + place] + position)
         options += [[(first_site + site, token) for site, token in option] for option in example.options]
         first_row += len(example.rows)
-    # Rounded up as the rows are: lookups of another shape would be another captured step.
     width = max(map(len, options))
     if width > 1:
-        width = -(-width // (2 * PAD_TO)) * 2 * PAD_TO
-        spare = -len(site_rows) % (8 * PAD_TO)
+        width = _multiple(width, COARSE_OPTION if coarse else PAD_TO)
+        spare = _multiple(len(site_rows), COARSE_SITES if coarse else PAD_TO) - len(site_rows)
         site_rows += [0] * spare
         site_positions += [starts[0]] * spare
     sites, tokens = np.zeros((2, len(options), width), np.int64)
@@ -95,3 +97,12 @@ def collate(
     if torch.device(device).type == "cpu":
         return batch
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in batch.items()}
+
+
+def _multiple(size: int, of: int) -> int:
+    return -(-size // of) * of
+
+
+def _coarse_row(size: int) -> int:
+    """The next multiple of 32, of 64 beyond 256, of 128 beyond 512 and so on."""
+    return _multiple(size, max(COARSE_ROW, 1 << max(0, (size - 1).bit_length() - 3)))

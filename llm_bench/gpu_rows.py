@@ -35,6 +35,8 @@ ROWS = (
     "small/masked/sst2/zero-shot,bias-only,linear-probe,mezo,helene",
     "small/causal/copa/zero-shot,icl,mezo,helene",
     "parts/causal/sst2",
+    "small/masked/trec/zero-shot,bias-only,linear-probe,mezo,helene",
+    *(f"brief/causal/{task}" for task in ("squad", "rte", "boolq")),
 )
 
 
@@ -231,7 +233,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--causal-name", default="gemma", help="of the causal model in the records")
     parser.add_argument("--masked-name", default="MiniLM-L6 with an MLM head trained here")
     parser.add_argument("--head-steps", type=int, default=4000)
-    parser.add_argument("--head-seconds", type=float, default=90.0)
+    parser.add_argument("--head-seconds", type=float, default=240.0)
     parser.add_argument("--model", action="append", default=[], metavar="KIND=DIR", help="a folder that is ready")
     parser.add_argument("--random-models", action="store_true", help="models need not know English (tests)")
     return parser.parse_args(argv)

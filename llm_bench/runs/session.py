@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from llm_bench import attention, evaluate, models, token_cache, tuning
-from llm_bench.batches import PAD_TO, Batch, Side, collate
+from llm_bench.batches import Batch, Side, collate
 from llm_bench.encode import Encoded
 from llm_bench.models import LanguageModel
 from llm_bench.preflight import preflight
@@ -20,8 +20,6 @@ from llm_bench.runs.meters import PeakBytes
 from llm_bench.scoring import LOSSES
 from llm_bench.splits import Split
 from llm_bench.tasks import Task, get_task
-
-ENGINE_PAD_TO = 32  # fewer shapes, since each is captured
 
 
 @dataclass
@@ -120,8 +118,8 @@ class Session:
             self.model.pad_id,
             self.side,
             labels=task.loss == "classification",
-            multiple=ENGINE_PAD_TO if config.engine else PAD_TO,
             length=config.row_length,
+            coarse=config.engine,
             device=self.model.device,
         )
 

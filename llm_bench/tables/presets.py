@@ -120,6 +120,7 @@ class Preset:
 
 
 _DECADES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+_ROWS = {"sst2": 64, "copa": 32, "rte": 160, "boolq": 256, "squad": 256}  # shorter ones would be more captured steps
 _UNTRAINED = ("zero-shot", "icl", "linear-probe", "bias-only")
 _ALL_TASKS: Mapping[Kind, tuple[str, ...]] = {"masked": task_names("masked")[:6], "causal": task_names("causal")[:9]}
 _COMPARED = ("fo-sgd", "forward-grad", "zo-sgd-mmt", "zo-sgd-cons", "zo-sgd-sign", "zo-adam")
@@ -151,7 +152,7 @@ PRESETS = {
     "small": Preset(
         "small",
         "One GPU, in pieces of minutes: small models that install without a hub, real data.",
-        {"masked": ("sst2",), "causal": ("sst2", "copa")},
+        {"masked": ("sst2", "trec"), "causal": ("sst2", "copa")},
         ("mezo", "helene"),
         ("full",),
         _UNTRAINED,
@@ -159,8 +160,13 @@ PRESETS = {
         {"masked": 2000, "causal": 2000},
         20,
         {"masked": (13, 21, 42), "causal": (0, 1, 2)},
-        target={("masked", "sst2"): 0.7, ("causal", "sst2"): 0.82, ("causal", "copa"): 0.72},
-        row_length={"sst2": 64, "copa": 32},
+        target={
+            ("masked", "sst2"): 0.7,
+            ("masked", "trec"): 0.5,
+            ("causal", "sst2"): 0.82,
+            ("causal", "copa"): 0.72,
+        },
+        row_length=_ROWS,
         extend=3,
     ),
     "parts": Preset(
@@ -175,13 +181,13 @@ PRESETS = {
         5,
         {"causal": (0, 1)},
         target={("causal", "sst2"): 0.75},
-        row_length={"sst2": 64},
+        row_length=_ROWS,
         extend=2,
     ),
     "brief": Preset(
         "brief",
-        "As small, a quarter of its steps: where a GPU is lent for minutes.",
-        {"masked": ("sst2",), "causal": ("sst2", "copa")},
+        "A quarter of small's steps, and longer tasks: where a GPU is lent for minutes.",
+        {"masked": ("sst2", "trec"), "causal": ("sst2", "copa", "rte", "boolq", "squad")},
         ("mezo", "helene"),
         ("full",),
         _UNTRAINED,
@@ -189,8 +195,15 @@ PRESETS = {
         {"masked": 500, "causal": 500},
         5,
         {"masked": (13, 21), "causal": (0, 1)},
-        target={("masked", "sst2"): 0.65, ("causal", "sst2"): 0.75, ("causal", "copa"): 0.7},
-        row_length={"sst2": 64, "copa": 32},
+        target={
+            ("masked", "sst2"): 0.65,
+            ("masked", "trec"): 0.4,
+            ("causal", "sst2"): 0.75,
+            ("causal", "copa"): 0.7,
+            ("causal", "rte"): 0.58,
+            ("causal", "boolq"): 0.66,
+        },
+        row_length=_ROWS,
         extend=2,
     ),
     "paper": Preset(

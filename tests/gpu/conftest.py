@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))  # for engine_models
+for folder in ("kernels", "llm"):  # for engine_models and llm_families
+    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
 
 
 @pytest.fixture(autouse=True)

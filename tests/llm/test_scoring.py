@@ -1,5 +1,7 @@
 """Scores and losses against one plain forward an option, and that nothing about batches shows in them."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -84,9 +86,8 @@ def test_training_losses_are_the_evaluations_losses(family, toy_data, data_seed,
         report = evaluate(model, task, chosen) if not task.generates else None
         if task.loss == "language_model":
             chosen = [example.only_gold() for example in chosen]
-        batch = collate(
-            chosen, model.pad_id, side, labels=task.loss == "classification", length=int(rng.integers(0, 200))
-        )
+        length, coarse = int(rng.integers(0, 200)), bool(rng.integers(2))
+        batch = collate(chosen, model.pad_id, side, labels=task.loss == "classification", length=length, coarse=coarse)
         with torch.no_grad():
             loss = LOSSES[task.loss](model.module, batch).item()
         expected = report.loss if report else -score_of_gold(model, chosen)
@@ -144,7 +145,7 @@ def test_only_the_needed_logits_are_computed(toy_data):
     assert not head._forward_pre_hooks, "the hook must be gone"
 
 
-@pytest.mark.parametrize(("family", "name", "most"), [("opt", "sst2", 1), ("roberta", "trec", 1), ("opt", "copa", 2)])
+@pytest.mark.parametrize(("family", "name", "most"), [("opt", "sst2", 1), ("roberta", "trec", 1), ("opt", "copa", 1)])
 def test_batches_have_few_shapes(family, name, most, toy_data):
     """A captured step can only be replayed on equal shapes: one for options of one token, few for longer ones."""
     model = make(family)
@@ -152,9 +153,18 @@ def test_batches_have_few_shapes(family, name, most, toy_data):
     encoded = [e.only_gold() for e in encoded] if task.loss == "language_model" else encoded
     shapes = set()
     for start in range(0, 60, 4):
-        batch = collate(encoded[start : start + 4], model.pad_id, "left", length=64)
+        batch = collate(encoded[start : start + 4], model.pad_id, "left", length=64, coarse=True)
         shapes.add(tuple(sorted((name, tuple(t.shape)) for name, t in batch.items())))
     assert len(shapes) <= most
+
+
+@given(size=st.integers(1, 2048))
+def test_coarse_rows_have_few_lengths(size):
+    one = Encoded(rows=((1,) * size,), sites=((0, 0),), options=(((0, 1),),), gold=(0,))
+    length = collate([one], 0, "left", coarse=True)["input_ids"].shape[1]
+    assert size <= length < size + max(32, size / 4)
+    assert length % 32 == 0
+    assert length / 2 ** math.floor(math.log2(length)) in (1, 1.25, 1.5, 1.75), "four lengths from one power of 2"
 
 
 def test_unequal_numbers_of_options_are_refused_for_classification(toy_data):
