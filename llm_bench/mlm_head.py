@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +58,6 @@ def train_head(
 ) -> float:
     """Train and save the model with its head; returns the held-out loss (nats a masked token).
 
-    Trained again on a GPU of the same kind, with the same versions, it is the same model, bit for bit.
-
     Args:
         encoder: Folder of a BERT encoder with its tokenizer.
         texts: In a fixed order; the first `HELD_OUT` are held out.
@@ -95,21 +91,20 @@ def train_head(
     start = time.monotonic()
     held = _held_out(module, tokenizer, ids[:HELD_OUT], mask[:HELD_OUT], special, device)
     say(f"step 0: held-out loss {held:.2f}")
-    with _deterministic():
-        for step in range(steps):
-            for group in optimizer.param_groups:
-                group["lr"] = lr * min(1.0, 20 * (step + 1) / steps, 1 - step / steps)
-            chosen = HELD_OUT + rng.integers(0, len(texts) - HELD_OUT, batch)
-            loss = _loss(module, tokenizer, ids[chosen], mask[chosen], special, rng, device)
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-            optimizer.step()
-            if time.monotonic() - start > seconds:
-                break
-            if (step + 1) % max(1, steps // 5) == 0:
-                held = _held_out(module, tokenizer, ids[:HELD_OUT], mask[:HELD_OUT], special, device)
-                say(f"step {step + 1}: held-out loss {held:.2f}")
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = lr * min(1.0, 20 * (step + 1) / steps, 1 - step / steps)
+        chosen = HELD_OUT + rng.integers(0, len(texts) - HELD_OUT, batch)
+        loss = _loss(module, tokenizer, ids[chosen], mask[chosen], special, rng, device)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+        if time.monotonic() - start > seconds:
+            break
+        if (step + 1) % max(1, steps // 5) == 0:
+            held = _held_out(module, tokenizer, ids[:HELD_OUT], mask[:HELD_OUT], special, device)
+            say(f"step {step + 1}: held-out loss {held:.2f}")
     held = _held_out(module, tokenizer, ids[:HELD_OUT], mask[:HELD_OUT], special, device)
     module.to("cpu").eval()
     partial = out.with_name(out.name + ".partial")
@@ -119,19 +114,6 @@ def train_head(
     write_known(models.wrap(module, tokenizer, "masked", out.name), partial)
     partial.replace(out)
     return held
-
-
-@contextmanager
-def _deterministic() -> Iterator[None]:
-    """Inside, operations have one order of sums, where there is such a one."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)  # torch refuses cuBLAS, which is so on one stream
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 def _rows(tokenizer: Any, texts: Sequence[str], length: int) -> tuple[torch.Tensor, torch.Tensor]:

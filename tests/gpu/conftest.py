@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-for folder in ("kernels", "llm"):  # for engine_models and llm_families
-    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
+sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))  # for engine_models
 
 
 @pytest.fixture(autouse=True)

@@ -194,6 +194,23 @@ def test_what_is_there_is_exported_when_a_call_is_interrupted(short, toy_data, t
     assert [r.config["method"] for r in read_jsonl(tmp_path / "o" / "short-causal-sst2.jsonl")] == ["zero-shot"]
 
 
+def test_a_cell_that_cannot_be_run_does_not_stop_the_others(short, toy_data, tmp_path, monkeypatch, capsys):
+    causal = tiny_model(Recipe("causal", steps=2, width=16, heads=2), tmp_path / "cache")
+    real = execute.measured
+
+    def too_few(bench, cell, found):
+        if cell.method == "zero-shot":
+            raise ValueError("class x has 3 rows")
+        return real(bench, cell, found)
+
+    monkeypatch.setattr(execute, "measured", too_few)
+    words = ["--keep", str(tmp_path / "k"), "--data", str(toy_data), "--out", str(tmp_path / "o"), "--device", "cpu"]
+    words += ["--random-models", "--model", f"causal={causal}", "--rows", "short/causal/sst2/zero-shot,mezo"]
+    assert gpu_rows.main(words) == 1
+    assert "short/causal/sst2/zero-shot cannot be run: class x has 3 rows" in capsys.readouterr().out
+    assert {r.config["method"] for r in read_jsonl(tmp_path / "o" / "short-causal-sst2.jsonl")} == {"mezo"}
+
+
 def test_the_rows_of_a_call_are_presets_and_methods_that_exist():
     for word in gpu_rows.ROWS:
         name, cells = gpu_rows.cells_of(word)

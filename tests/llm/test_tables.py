@@ -313,7 +313,7 @@ def test_commands(tiny, tmp_path, capsys, monkeypatch):
         (["table", "1", "--preset", "none"], "there is no preset 'none'"),
         (
             ["table", "1", "--tasks", "sst2", "nope"],
-            "--tasks has 'nope', which preset small does not; it has sst2, trec, copa",
+            "--tasks has 'nope', which preset small does not; it has sst2, copa",
         ),
         (["sweep", "--tunings", "half"], "--tunings has 'half', which preset small does not"),
         (["table", "1", "--model", "/nowhere"], "there is no model folder /nowhere"),
