@@ -32,7 +32,7 @@ def provenance(command: str | Sequence[str] | None = None) -> dict[str, Any]:
     Returns:
         commit, dirty, versions, cpu, cpus, gpu (names or None), threads, platform, command, timestamp (UTC).
     """
-    words = sys.argv if command is None else shlex.split(command) if isinstance(command, str) else command
+    words = _command_line() if command is None else shlex.split(command) if isinstance(command, str) else command
     commit, dirty = _git_state()
     return {
         "commit": commit,
@@ -46,6 +46,12 @@ def provenance(command: str | Sequence[str] | None = None) -> dict[str, Any]:
         "command": public_command(words),
         "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _command_line() -> Sequence[str]:
+    """What was typed; of a module that was run with ``-m``, sys.argv has the file in its place."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return ["python", "-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]] if spec else sys.argv
 
 
 def public_command(words: Sequence[str]) -> str:

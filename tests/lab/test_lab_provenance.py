@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -69,6 +70,17 @@ def test_without_git_and_without_imports(tmp_path):
     assert (facts["commit"], facts["dirty"], torch, numpy) == (None, None, False, False)
     assert facts["threads"] == {"OMP_NUM_THREADS": "3"}
     assert facts["command"] == "python s.sqlite"
+
+
+def test_a_module_is_named_as_it_was_run(tmp_path):
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some/rows.py").write_text(
+        "from helene.lab.provenance import provenance; print(provenance()['command'])"
+    )
+    words = [sys.executable, "-m", "some.rows", "--out", str(tmp_path / "x.jsonl")]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.strip() == "python -m some.rows --out x.jsonl"
 
 
 def test_nothing_private_is_said():
