@@ -58,7 +58,7 @@ def _execute(arguments: argparse.Namespace, bench: Any, wanted: Any) -> Any:
 
 def table(arguments: argparse.Namespace) -> int:
     """Make a table's runs and write its page."""
-    from llm_bench.tables import draw, page
+    from llm_bench.tables import details, draw, page
     from llm_bench.tables.paper import TABLES
     from llm_bench.tables.plan import cells_of_table, controls_beside
 
@@ -70,7 +70,7 @@ def table(arguments: argparse.Namespace) -> int:
     made = page.collect(bench, [*wanted, *controls_beside(bench.preset, paper)], records)
     command = given.command(arguments, "table")
     sections = [page.table_section(made, paper, bench.models), draw.section(made), page.costs_section(made)]
-    sections += [page.sensitivity_section(made), page.cells_section(made, command), page.facts_section(made)]
+    sections += [page.sensitivity_section(made), details.cells_section(made, command), page.facts_section(made)]
     _write(arguments, f"table-{arguments.which}", f"Table {arguments.which}: {paper.title}", made, sections, command)
     return 0
 
@@ -111,7 +111,7 @@ def _memory(arguments: argparse.Namespace) -> int:
 
 def figure(arguments: argparse.Namespace) -> int:
     """Make a figure's runs and write its page."""
-    from llm_bench.tables import draw, page
+    from llm_bench.tables import details, draw, page
     from llm_bench.tables.plan import cells
 
     bench = given.bench(arguments, draw.FIGURES[arguments.which])
@@ -119,7 +119,7 @@ def figure(arguments: argparse.Namespace) -> int:
     records = _execute(arguments, bench, wanted)
     made = page.collect(bench, wanted, records)
     command = given.command(arguments, "figure")
-    sections = [draw.section(made, arguments.which), page.costs_section(made), page.cells_section(made, command)]
+    sections = [draw.section(made, arguments.which), page.costs_section(made), details.cells_section(made, command)]
     _write(arguments, f"figure-{arguments.which}", draw.TITLES[arguments.which], made, sections, command)
     return 0
 

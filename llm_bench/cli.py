@@ -48,7 +48,7 @@ def add_commands(subparsers: Any) -> None:
     table.set_defaults(func=do.table)
 
     figure = actions.add_parser("figure", help="a comparison of the paper, measured")
-    figure.add_argument("which", choices=("newton", "curves", "optimizers", "ablation", "floor"))
+    figure.add_argument("which", choices=("newton", "curves", "optimizers", "ablation", "curvature", "floor"))
     _plan(figure, models=False)
     _page(figure)
     figure.set_defaults(func=do.figure)

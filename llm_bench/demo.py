@@ -10,7 +10,7 @@ from helene.lab.executors import ProcessExecutor
 from helene.lab.provenance import provenance
 from helene.lab.store import Store
 from llm_bench.runs.environment import environment
-from llm_bench.tables import draw, page
+from llm_bench.tables import details, draw, page
 from llm_bench.tables.execute import Bench, execute, experiment
 from llm_bench.tables.paper import TABLES
 from llm_bench.tables.plan import cells
@@ -56,7 +56,7 @@ def demo_page(out: Path, bench: Bench, records: Any) -> Path:
     """The page of the demo from its records."""
     table = page.collect(bench, cells(bench.preset), records)
     sections = [page.table_section(table, TABLES["3"], bench.models), draw.section(table)]
-    sections += [page.costs_section(table), page.cells_section(table, "helene llm demo"), page.facts_section(table)]
+    sections += [page.costs_section(table), details.cells_section(table, "helene llm demo"), page.facts_section(table)]
     return page.write(
         out,
         "demo",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from helene.files import write_whole
 from llm_bench.models import DTYPES, quiet
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "known_text.json")
@@ -20,19 +21,21 @@ def join(parts: Sequence[Path], target: Path, sha256: str | None = None) -> Path
 
     Raises:
         ValueError: If the digest differs: a part is missing, torn or out of order.
+        OSError: If the target cannot be written; nothing half written is left.
     """
-    digest = hashlib.sha256()
-    partial = target.with_suffix(".partial")
-    with partial.open("wb") as out:
-        for part in parts:
-            with part.open("rb") as file:
-                while block := file.read(1 << 22):
-                    digest.update(block)
-                    out.write(block)
-    if sha256 is not None and digest.hexdigest() != sha256:
-        partial.unlink()
-        raise ValueError(f"the parts give sha256 {digest.hexdigest()}, not {sha256}; carry them again")
-    partial.replace(target)
+
+    def write(partial: Path) -> None:
+        digest = hashlib.sha256()
+        with partial.open("wb") as out:
+            for part in parts:
+                with part.open("rb") as file:
+                    while block := file.read(1 << 22):
+                        digest.update(block)
+                        out.write(block)
+        if sha256 is not None and digest.hexdigest() != sha256:
+            raise ValueError(f"the parts give sha256 {digest.hexdigest()}, not {sha256}; carry them again")
+
+    write_whole(target, write)
     return target
 
 

@@ -5,8 +5,8 @@ Every number is a ratio of two things timed in turns; each record says how busy 
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -78,9 +78,16 @@ def with_interval(name: str, function: Callable[..., float], *args: int) -> dict
     return {name: median(found), "low": min(found), "high": max(found), f"{name}s": found}
 
 
-def main(path: str) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Measure everything and write the records."""
-    facts = provenance(f"python -m synthetic.measure {path}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", metavar="FILE", type=Path, help="JSON lines to write, after some ten minutes")
+    path = parser.parse_args(argv).path
+    try:
+        path.open("a").close()
+    except OSError as err:
+        parser.error(f"cannot write {path}: {err.strerror}")
+    facts = provenance()
     records = []
     for n, width in FLOOR_CELLS:
         others = Others()
@@ -102,4 +109,4 @@ def _record(config: dict[str, Any], result: dict[str, Any], others: Others, fact
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1]))
+    raise SystemExit(main())

@@ -31,13 +31,15 @@ FIGURES = {
         "helene-corrected",
         "helene",
     ),
-    "floor": ("helene-floor-0.9", "helene", "helene-floor-2", "helene-floor-3"),
+    "curvature": ("mezo", "helene", "helene-own-batch", "helene-backprop", "helene-no-curvature"),
+    "floor": ("mezo", "helene-floor-0.9", "helene", "helene-floor-2", "helene-floor-3"),
 }
 TITLES = {
     "curves": "Curves of MeZO and HELENE",
     "newton": "HELENE, Sophia and Newton",
     "optimizers": "Validation losses of zeroth-order optimizers",
     "ablation": "HELENE's parts, one changed at a time",
+    "curvature": "Where HELENE's curvature comes from",
     "floor": "HELENE's floor",
 }
 
@@ -139,11 +141,13 @@ def section(table: Table, what: str = "curves") -> pages.Section:
         body.append(
             pages.figure(drawing, "Performance profile: the share of task and seed pairs solved within a factor.")
         )
-    missing = sorted(
-        {label(c.method, c.tuning) for c, (m, _) in table.items() if not m.tests and c.method not in CONTROLS}
-    )
+    missing: dict[str, list[str]] = {}
+    for cell, (known, _) in table.items():
+        if not known.tests and cell.method not in CONTROLS:
+            missing.setdefault(label(cell.method, cell.tuning), []).append(f"{cell.task} ({cell.kind})")
     if body and missing:
-        body.append(pages.paragraph(f"Without a test run, so not drawn: {', '.join(missing)}."))
+        named = [f"{name} on {', '.join(tasks)}" for name, tasks in sorted(missing.items())]
+        body.append(pages.paragraph(f"Without a test run, so not drawn: {'; '.join(named)}."))
     return pages.Section(TITLES[what], body or [pages.paragraph("No run with a curve is there yet.")], "figures")
 
 

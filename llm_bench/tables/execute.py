@@ -99,6 +99,11 @@ class Measured:
     next: tuple[RunConfig, ...] = ()
     tuning: tuple[Record, ...] = ()
 
+    @property
+    def tried(self) -> list[Record]:
+        """Runs of the grid that are there."""
+        return [record for record in self.tuning if record.config["role"] == "tune"]
+
 
 def measured(bench: Bench, cell: Cell, found: Mapping[str, Record]) -> Measured:
     """What is known of a cell, from the records by key."""

@@ -12,7 +12,6 @@ from markupsafe import Markup
 from helene.lab import canonical, pages
 from helene.lab.store import Record
 from llm_bench import methods
-from llm_bench.runs.config import from_dict, to_toml
 from llm_bench.sensitivity import sensitivity
 from llm_bench.tables.execute import Bench, Measured, measured
 from llm_bench.tables.numbers import Numbers, numbers
@@ -83,8 +82,12 @@ def table_section(table: Table, paper: PaperTable, models: Mapping[Any, str]) ->
         for kind, task in columns:
             printed = paper.printed.get(((method, tuning), (kind, task)))
             row.append("–" if printed is None else _printed(*printed))
-            _, found = cells.get((method, tuning, kind, task), (None, None))
-            row.append(NOT_RUN if found is None else _measured(found, anchor(Cell(kind, task, method, tuning))))
+            what, found = cells.get((method, tuning, kind, task), (None, None))
+            address = anchor(Cell(kind, task, method, tuning))
+            if found is not None:
+                row.append(_measured(found, address))
+            else:
+                row.append(_link("not tested yet", address) if what is not None and what.tried else NOT_RUN)
         if any(cell != NOT_RUN for cell in row[2::2]) or (method, tuning) not in (CONTROL, *controls):
             rows.append(row)
     headers = ["method"] + [h for kind, task in columns for h in (f"{task} ({kind}), paper", f"{task}, measured")]
@@ -143,9 +146,18 @@ def costs_section(table: Table) -> pages.Section:
         "To the target: the first look at dev that has it, median over seeds, a miss counted as ∞. A forward "
         "is one pass over one batch, a backward counts as two. Seconds are synchronized, evaluation left out. GiB is "
         "the highest the allocator held during steps (– on a CPU). Option loss and AUC are of the test set. "
-        f"Runs were made on {_machines(table)}."
+        f"Runs were made on {_machines(table)}.{_not_captured(table)}"
     )
     return pages.Section("Cost", [pages.table(headers, rows, caption=caption, anchors=anchors)], "cost")
+
+
+def _not_captured(table: Table) -> str:
+    """Which rows' seconds are those of steps without the engine, where others have it."""
+    trained = {c: what.tests for c, (what, _) in table.items() if what.tests and c.method not in CONTROLS}
+    plain = [label(c.method, c.tuning) for c, tests in trained.items() if not any(r.config["engine"] for r in tests)]
+    if not plain or len(plain) == len(trained):
+        return ""
+    return f" Steps are not captured, and so bound by the host, in {', '.join(dict.fromkeys(plain))}."
 
 
 def _machines(table: Table) -> str:
@@ -153,46 +165,6 @@ def _machines(table: Table) -> str:
     facts = [record.provenance for what, _ in table.values() for record in what.tests]
     names = {name for fact in facts for name in fact.get("gpu") or [fact.get("cpu") or "an unknown processor"]}
     return ", ".join(sorted(names)) or "no machine yet"
-
-
-def cells_section(table: Table, command: str) -> pages.Section:
-    """Each cell's grid of step sizes, seeds, config and command."""
-    body: list[Markup | str] = [
-        pages.paragraph(
-            "Step sizes were chosen on dev with a seed of their own, the same number for every method and a few more "
-            "where the best one lay at an end; test rows were looked at once, by the runs below."
-        )
-    ]
-    for cell, (what, found) in table.items():
-        if found is None:
-            continue
-        title = f"{label(cell.method, cell.tuning)} on {cell.task} ({cell.kind})"
-        inside: list[Markup | str] = []
-        if what.choice is not None:
-            tried = [[lr, metric, loss, pages.badge(status)] for lr, metric, loss, status in what.choice.tried]
-            inside.append(pages.table(["step size", "dev metric", "dev loss", "ended"], tried))
-            made = sum(record.result.get("forwards") or 0 for record in what.tuning)
-            inside.append(pages.paragraph(f"{len(tried)} step sizes, {made:,} forwards of tuning."))
-        seeds = [
-            [
-                r.config["seed"],
-                r.config["data_seed"],
-                100 * r.result["test"]["metric"],
-                r.result.get("best_step"),
-                r.key,
-            ]
-            for r in what.tests
-            if r.result.get("test")
-        ]
-        inside.append(pages.table(["seed of z", "seed of data", "test", "best step", "record"], seeds))
-        config = to_toml(from_dict(what.tests[0].config))
-        inside += [
-            pages.paragraph("Config of the first run (`helene llm run --config FILE`):"),
-            pages.code_block(config),
-        ]
-        body += [pages.subtitle(title, anchor(cell)), pages.details(f"runs of {title}", inside)]
-    body.append(pages.paragraph(f"Remake all: `{command}`"))
-    return pages.Section("Cells", body, "cells")
 
 
 def sensitivity_rows(table: Table) -> list[list[Any]]:
@@ -281,6 +253,10 @@ def _measured(found: Numbers, address: str) -> Markup:
     text = f"{found.mean:.1f}"
     if found.low is not None and found.high is not None:
         text += f" {pages.interval(found.low, found.high)}"
+    return _link(text, address)
+
+
+def _link(text: str, address: str) -> Markup:
     return Markup('<a href="#{}">{}</a>').format(address, text)
 
 

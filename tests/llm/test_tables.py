@@ -16,7 +16,7 @@ from helene.lab.store import Record, Store
 from llm_bench import arguments, demo
 from llm_bench.estimate import Shape, estimate, step_bytes
 from llm_bench.runs.config import UNTRAINED, RunConfig
-from llm_bench.tables import draw, page, plan
+from llm_bench.tables import details, draw, page, plan
 from llm_bench.tables.execute import Clock, Measured, execute, experiment, measured
 from llm_bench.tables.numbers import interval, numbers
 from llm_bench.tables.paper import CONTROL, TABLES
@@ -149,19 +149,46 @@ def test_the_first_line_says_when_nothing_beats_the_controls():
     assert tie.startswith("No row beats")
 
 
+def shown(section):
+    return "".join(str(piece) for piece in section.body)
+
+
+def test_seconds_of_steps_without_the_engine_are_told_apart():
+    captured, plain = judged(0, 0.8), judged(0, 0.7, method="helene-backprop")
+    captured.config["engine"] = True
+    assert "bound by the host, in HELENE, h by backward (Algorithm 2)." in shown(
+        page.costs_section(table_of(captured, plain))
+    )
+    assert "bound by the host" not in shown(page.costs_section(table_of(captured)))
+    assert "bound by the host" not in shown(page.costs_section(table_of(plain)))
+
+
+def test_a_cell_under_way_shows_what_was_tried_and_that_no_test_run_is_there():
+    grid = tuned(1e-6, 0.7, 0.5), tuned(3e-6, 0.6, 0.6)
+    table = {MEZO: (Measured(None, (), 3, 4, tuning=grid), None)}
+    html = shown(page.table_section(table, TABLES["2"], {"causal": "gemma"}))
+    assert f'href="#{page.anchor(MEZO)}">not tested yet' in html
+    under_way = shown(details.cells_section(table, "helene llm table 2"))
+    assert f'id="{page.anchor(MEZO)}"' in under_way
+    assert "2 step sizes" in under_way
+    assert "No test run is there." in under_way
+    of_another = table_of(judged(0, 0.8, task="copa"))
+    assert "so not drawn: MeZO on sst2 (causal)." in shown(draw.section(table | of_another))
+
+
 def test_the_page_shows_both_numbers_links_and_what_was_not_run(tmp_path):
     records = [judged(0, 0.8), judged(1, 0.84), judged(0, 0.77, method="bias-only")]
     table = table_of(*records)
     paper = TABLES["2"]
-    html = "".join(str(piece) for piece in page.table_section(table, paper, {"causal": "gemma"}).body)
+    html = shown(page.table_section(table, paper, {"causal": "gemma"}))
     assert "89.6" in html
     assert f'href="#{page.anchor(MEZO)}"' in html
     assert html.count("not run") == len(paper.rows) - 2
     assert "gemma" in html
-    cells_html = "".join(str(piece) for piece in page.cells_section(table, "helene llm table 2").body)
+    cells_html = shown(details.cells_section(table, "helene llm table 2"))
     assert "method = &#34;mezo&#34;" in cells_html
     assert f'id="{page.anchor(MEZO)}"' in cells_html
-    costs = "".join(str(piece) for piece in page.costs_section(table).body)
+    costs = shown(page.costs_section(table))
     assert "200" in costs
     path = page.write(
         tmp_path,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import synthetic.problems.base
 import synthetic.simulator
-from synthetic.measure import Others
+from synthetic.measure import Others, main
 from synthetic.methods import METHODS
 from synthetic.problems import build
 from synthetic.problems.base import Problem
@@ -88,3 +88,9 @@ def test_the_share_of_the_floor_and_of_others_are_numbers():
     assert share_of_floor(2, 8, num_steps=32, rounds=1) > 0
     assert directions_over_randn(8, num_steps=8, rounds=2) > 0
     assert 0 <= others.share() <= 1
+
+
+def test_a_path_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "missing" / "speed.jsonl")])
+    assert "speed.jsonl: No such file or directory" in capsys.readouterr().err

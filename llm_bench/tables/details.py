@@ -1,0 +1,55 @@
+"""What stands behind each number of a table: the grid of step sizes, seeds, records, config and command."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from helene.lab import pages
+from llm_bench.runs.config import from_dict, to_toml
+from llm_bench.tables.execute import Measured
+from llm_bench.tables.page import Table, anchor, label
+from llm_bench.tables.plan import choose
+
+
+def cells_section(table: Table, command: str) -> pages.Section:
+    """The cells that have runs, those under way too."""
+    body: list[Markup | str] = [
+        pages.paragraph(
+            "Step sizes were chosen on dev with a seed of their own, the same number for every method and a few more "
+            "where the best one lay at an end; test rows were looked at once, by the runs below."
+        )
+    ]
+    for cell, (what, _) in table.items():
+        title = f"{label(cell.method, cell.tuning)} on {cell.task} ({cell.kind})"
+        inside = [*_tuning_part(what), *_tests_part(what)]
+        if inside:
+            body += [pages.subtitle(title, anchor(cell)), pages.details(f"runs of {title}", inside)]
+    body.append(pages.paragraph(f"Remake all: `{command}`"))
+    return pages.Section("Cells", body, "cells")
+
+
+def _tuning_part(what: Measured) -> list[Markup | str]:
+    if not what.tried:
+        return []
+    tried = [[lr, metric, loss, pages.badge(status)] for lr, metric, loss, status in choose(what.tried).tried]
+    made = sum(record.result.get("forwards") or 0 for record in what.tuning)
+    open_still = "" if what.tests else " No test run is there."
+    return [
+        pages.table(["step size", "dev metric", "dev loss", "ended"], tried),
+        pages.paragraph(f"{len(tried)} step sizes, {made:,} forwards of tuning.{open_still}"),
+    ]
+
+
+def _tests_part(what: Measured) -> list[Markup | str]:
+    if not what.tests:
+        return []
+    seeds = [
+        [r.config["seed"], r.config["data_seed"], 100 * r.result["test"]["metric"], r.result.get("best_step"), r.key]
+        for r in what.tests
+        if r.result.get("test")
+    ]
+    return [
+        pages.table(["seed of z", "seed of data", "test", "best step", "record"], seeds),
+        pages.paragraph("Config of the first run (`helene llm run --config FILE`):"),
+        pages.code_block(to_toml(from_dict(what.tests[0].config))),
+    ]
