@@ -131,9 +131,7 @@ def _rows(
         except ValueError as err:  # such as a class with too few rows; the cells after it can still be run
             impossible += 1
             _say(f"{name}/{cell.kind}/{cell.task}/{cell.method} cannot be run: {err}")
-    _say(
-        f"{missing} runs left" if missing else "no run that can be made is left" if impossible else "all runs are there"
-    )
+    _say(f"{missing} runs left" if missing else f"all {'other ' if impossible else ''}runs are there")
     return int(impossible > 0)
 
 

@@ -140,7 +140,7 @@ def _backward_peak(run: Callable[[], Any], tensors: list[Tensor], targets: list[
 
 
 def _update_peak(like: Base, targets: list[Target]) -> int:
-    """Most bytes that an update holds for itself where no kernel does without: `Base._apply_by_chunks`, twice round.
+    """Most bytes that an update holds for itself where no kernel does without: `chunkwise.apply`, twice round.
 
     What a turn has made lives until the next one's takes its name.
     """

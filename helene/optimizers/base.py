@@ -1,17 +1,17 @@
-"""What all methods share: layers, the loop over chunks, state, rounding, checkpoints, errors."""
+"""What all methods share: groups, the order of a step, state, checkpoints, errors."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from helene import kernels, noise, precision
-from helene.directions import CHUNK, Target, chunks, compute_dtype
-from helene.optimizers import checks, identity
+from helene.directions import Target, compute_dtype
+from helene.optimizers import checks, chunkwise, identity, saved
 from helene.optimizers import state as storage
 from helene.optimizers.rounding import RoundingWatch
 from helene.optimizers.statistics import Statistics
@@ -177,53 +177,14 @@ class Base(torch.optim.Optimizer):
         self._before_update(step, gradient)
         watch = RoundingWatch() if not self._warned and step & (step - 1) == 0 else None
         if kernels.can_apply(self):
-            self._sample_rounding(watch, gradient)
+            if watch is not None:
+                chunkwise.sample_rounding(self, watch, gradient)
             kernels.apply(self, step, scalars)
         else:
-            self._apply_by_chunks(watch, gradient)
+            chunkwise.apply(self, watch, gradient)
         self._warned = self._warned or (watch is not None and watch.warn(step, stacklevel=5))
         if self.trajectory is not None:
             self.trajectory.append(self, step, scalars)
-
-    def _apply_by_chunks(self, watch: RoundingWatch | None, gradient: Chunk) -> None:
-        for index, (target, group) in enumerate(zip(self._targets, self._groups, strict=True)):
-            p = target.tensor
-            theta, wide = p.detach().reshape(-1), compute_dtype(p.dtype)
-            self._allocate(p, group)
-            for start, end in chunks(theta.numel(), p.device):
-                span = slice(start, end)
-                old = theta[span].to(wide)
-                g = gradient(index, start, end)
-                state = {name: storage.read(self.state[p], name, span, wide) for name in self._STATE}
-                new, updates = self._update(group, old, g, state, self._estimate(index, span, g))
-                self._write_state(index, span, updates)
-                if group["lr"] == 0:
-                    continue  # x - 0 would turn a negative zero positive
-                if p.dtype == wide:
-                    theta[span] = new
-                elif group["rounding"] == "stochastic":
-                    words = self._words(noise.ROUNDING_DRAW, target, span)
-                    theta[span] = precision.round_stochastically(new, words, p.dtype)
-                else:
-                    theta[span] = new
-                    if watch is not None:
-                        watch.note(old, new, theta[span])
-            if not p.is_contiguous():
-                p.copy_(theta.view(p.shape))
-
-    def _sample_rounding(self, watch: RoundingWatch | None, gradient: Chunk) -> None:
-        """Show the watch what the update of each parameter's first elements loses, moving nothing."""
-        if watch is None:
-            return
-        for index, (target, group) in enumerate(zip(self._targets, self._groups, strict=True)):
-            p = target.tensor
-            if group["rounding"] == "stochastic" or p.dtype == (wide := compute_dtype(p.dtype)):
-                continue
-            span = slice(0, min(p.numel(), CHUNK))
-            old, g = p.detach().reshape(-1)[span].to(wide), gradient(index, span.start, span.stop)
-            state = {name: self._read_state(index, name, span) for name in self._STATE}
-            new, _ = self._update(group, old, g, state, self._estimate(index, span, g))
-            watch.note(old, new, new.to(p.dtype))
 
     def _words(self, draw: int, target: Target, span: slice) -> Tensor:
         group = self.param_groups[0]
@@ -352,44 +313,22 @@ class Base(torch.optim.Optimizer):
         if "helene" not in state_dict:
             raise ValueError("this state_dict was not made by an optimizer of helene; start from a fresh state")
         self.check_identity(state_dict["helene"], "state_dict")
-        self._check_groups(state_dict["param_groups"])
-        self._check_state(state_dict)
+        saved.check_groups(self, state_dict["param_groups"])
+        saved.check_state(self, state_dict)
         super().load_state_dict(state_dict)
-        saved = [i for group in state_dict["param_groups"] for i in group["params"]]
+        places = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
-        for i, p in zip(saved, params, strict=True):
+        for i, p in zip(places, params, strict=True):
             if i in state_dict["state"]:  # torch has cast the tensors to the parameter's dtype, ours may differ
                 entries = state_dict["state"][i].items()
                 with torch.inference_mode(False):  # or no later step may write it
                     self.state[p] = {k: v.to(p.device, copy=True) if isinstance(v, Tensor) else v for k, v in entries}
         self._prepare()
 
-    def _check_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Raise ValueError unless saved groups have all hyper-parameters, in range, and agree where they must."""
-        wanted = self.defaults.keys() - {"differentiable"}  # which torch adds when it unpickles
-        for group in groups:
-            missing = sorted(wanted - group.keys())
-            if missing:
-                raise ValueError(f"a group of the state_dict has no {missing[0]}; take a whole one of this method")
-            checks.whole(group["step"], "step", 0, 1 << 32, "the number of steps made")
-            self._check({**group})
-            self._check_shared(group, groups[0])
-
     def _check_shared(self, group: Mapping[str, Any], first: Mapping[str, Any]) -> None:
         for key in self._SHARED:
             if group.get(key) != first.get(key):
                 raise ValueError(f"{key} belongs to the whole step, but groups have {group.get(key)!r} and others")
-
-    def _check_state(self, state_dict: Mapping[str, Any]) -> None:
-        """Raise ValueError unless each trained parameter has the state that its step and state_dtype ask for."""
-        saved = [(i, group) for group in state_dict["param_groups"] for i in group["params"]]
-        params = [id(p) for group in self.param_groups for p in group["params"]]
-        place = dict(zip(params, saved, strict=False))  # torch's own check of their number comes next
-        for target in self._targets:
-            i, group = place.get(id(target.tensor), (None, {"step": 0}))
-            if group["step"]:
-                shapes = storage.shapes(target.tensor, self._STATE, self._COUNTERS, group["state_dtype"])
-                storage.check(state_dict["state"].get(i, {}), shapes, target.name)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("_model", "_schedule", "_statistics", "_warned", "_STATE", "_rules")

@@ -17,8 +17,9 @@ from llm_bench.runs.checkpoint import Folder
 from llm_bench.runs.config import UNTRAINED, RunConfig, from_dict
 from llm_bench.runs.environment import Environment
 from llm_bench.runs.meters import Stopwatch
+from llm_bench.runs.progressed import Progressed
 from llm_bench.runs.session import Session, close_sessions, session
-from llm_bench.runs.train import Progressed, Training
+from llm_bench.runs.train import Training
 from llm_bench.runs.untrained import evaluated, unsupported
 from llm_bench.tasks import get_task
 

@@ -11,6 +11,7 @@ import torch
 from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, kernels, noise
 from helene.kernels import torch_noise
 from helene.kernels.tiles import Piece, Tiles
+from helene.optimizers import chunkwise
 from helene.optimizers import state as storage
 
 pytestmark = pytest.mark.gpu
@@ -173,7 +174,7 @@ def test_updates_are_the_generic_loops(
                 kernels.apply(optimizer, step, [0.37])
             else:
                 with torch.no_grad():
-                    optimizer._apply_by_chunks(None, gradient)
+                    chunkwise.apply(optimizer, None, gradient)
         made.append(optimizer)
     divides = cls in (Helene, ZOAdam, ZOAdamW)
     for a, b in zip(made[0]._targets, made[1]._targets, strict=True):

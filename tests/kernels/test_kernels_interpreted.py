@@ -22,6 +22,7 @@ from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, no
 from helene.directions import Direction, Target, write_perturbed
 from helene.kernels import launch, methods
 from helene.kernels.tiles import Piece, Tiles
+from helene.optimizers import chunkwise
 from helene.optimizers import state as storage
 
 CPU = torch.device("cpu")
@@ -148,7 +149,7 @@ def test_updates_are_the_generic_loops(
                 group["step"] = step
         gradient = generic._gradient(step, [0.37])
         with torch.no_grad():
-            generic._apply_by_chunks(None, gradient)
+            chunkwise.apply(generic, None, gradient)
         control, hypers = seed.clone(), method.rows(fused, step)
         control[1] = step
         for tiles in method.tables(fused):
