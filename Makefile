@@ -18,8 +18,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-report: $(STAMP) ## measure the scaling laws on this machine, write reports/index.html
+report: $(STAMP) ## measure the scaling laws on this machine, draw the committed GPU rows, write reports/index.html
 	$(BIN)/helene scaling --preset standard --out reports --jobs $(JOBS)
+	$(BIN)/python -m llm_bench.committed --out reports
 
 test: $(STAMP) ## everything: lint, types, unit tests, the ledger of claims, the docs' examples
 	$(BIN)/ruff check .

@@ -71,7 +71,7 @@ def table(arguments: argparse.Namespace) -> int:
     command = given.command(arguments, "table")
     sections = [page.table_section(made, paper, bench.models), draw.section(made), page.costs_section(made)]
     sections += [page.sensitivity_section(made), details.cells_section(made, command), page.facts_section(made)]
-    _write(arguments, f"table-{arguments.which}", f"Table {arguments.which}: {paper.title}", made, sections, command)
+    _write(arguments, "table", f"Table {arguments.which}: {paper.title}", made, sections, command)
     return 0
 
 
@@ -120,15 +120,16 @@ def figure(arguments: argparse.Namespace) -> int:
     made = page.collect(bench, wanted, records)
     command = given.command(arguments, "figure")
     sections = [draw.section(made, arguments.which), page.costs_section(made), details.cells_section(made, command)]
-    _write(arguments, f"figure-{arguments.which}", draw.TITLES[arguments.which], made, sections, command)
+    _write(arguments, "figure", draw.TITLES[arguments.which], made, sections, command)
     return 0
 
 
-def _write(arguments: argparse.Namespace, name: str, title: str, made: Any, sections: list[Any], command: str) -> None:
+def _write(arguments: argparse.Namespace, what: str, title: str, made: Any, sections: list[Any], command: str) -> None:
     from helene.lab.provenance import provenance
     from llm_bench.tables import page
 
-    said = provenance(command)
+    said, name = provenance(command), f"{what}-{arguments.which}-{arguments.preset}"
+    title = f"{title} (preset {arguments.preset})"
     print(page.write(arguments.out, name, title=title, table=made, sections=sections, command=command, provenance=said))
 
 

@@ -13,7 +13,7 @@ import llm_bench
 from helene import cli as helene_cli
 from helene.lab import canonical
 from helene.lab.store import Record, Store
-from llm_bench import arguments, demo
+from llm_bench import arguments, committed, demo
 from llm_bench.estimate import Shape, estimate, step_bytes
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.tables import details, draw, page, plan
@@ -397,8 +397,18 @@ def test_a_page_can_be_drawn_where_the_device_of_its_runs_is_not(tiny, tmp_path,
     where = ["--model", made.env.models["tiny OPT"], "--data", made.env.data, "--store", str(tmp_path / "b.sqlite")]
     words = ["llm", "table", "2", *where, "--device", "cuda", "--engine", "--tasks", "sst2", "--methods", "mezo"]
     assert helene_cli.main([*words, "--draw-only", "--out", str(tmp_path)]) == 0
-    text = (tmp_path / "llm" / "table-2.html").read_text()
+    text = (tmp_path / "llm" / "table-2-small.html").read_text()
     assert "--methods mezo --tasks sst2 --device cuda --engine" in text, "the command is the whole of it"
+
+
+def test_every_page_of_the_committed_rows_is_drawn(tmp_path, capsys):
+    (tmp_path / "llm").mkdir()
+    Store(tmp_path / "llm" / "rows.sqlite").close()  # an earlier call's
+    assert committed.main(["--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == len(committed.PAGES)
+    assert all(Path(line).is_file() for line in said)
+    assert "Table 2: Causal language models" in (tmp_path / "index.html").read_text()
 
 
 def test_committed_rows_are_drawn_without_their_models_and_data(tmp_path, capsys):
@@ -408,7 +418,7 @@ def test_committed_rows_are_drawn_without_their_models_and_data(tmp_path, capsys
         rows = opened.records("llm/small")
     words = ["llm", "table", "1", "--draw-only", "--store", str(store), "--out", str(tmp_path)]
     assert helene_cli.main(words) == 0
-    text = (tmp_path / "llm" / "table-1.html").read_text()
+    text = (tmp_path / "llm" / "table-1-small.html").read_text()
     tests = [r.result["test"]["metric"] for r in rows if (r.config["method"], r.config["role"]) == ("mezo", "test")]
     assert f"{100 * np.mean(tests):.1f} [" in text
     with Store(store) as opened:
