@@ -103,7 +103,7 @@ def _memory(arguments: argparse.Namespace) -> int:
             )
         records, runs = store.records(memory_rows.EXPERIMENT), store.records(experiment(arguments.preset))
     words = ["helene", "llm", "table", "memory", "--device", arguments.device, "--shapes", ",".join(shapes)]
-    words += ["--batches", ",".join(batches), "--store", str(arguments.store.absolute())]
+    words += ["--batches", ",".join(batches), "--store", str(arguments.store)]
     command = public_command(words)
     print(memory_page.write(arguments.out, records, runs, command, provenance(command)))
     return 0

@@ -128,11 +128,12 @@ def command(arguments: argparse.Namespace, what: str) -> str:
 
     models = [word for name in arguments.model or [] for word in ("--model", name)]
     words = ["helene", "llm", what, arguments.which, "--preset", arguments.preset, *models]
-    words += ["--data", str(arguments.data.absolute())] if arguments.data is not None else []
-    words += ["--store", str(arguments.store.absolute())]
+    words += ["--data", str(arguments.data)] if arguments.data is not None else []
+    words += ["--store", str(arguments.store)]
     for name in ("methods", "tasks", "tunings"):
         words += [f"--{name}", *given] if (given := getattr(arguments, name)) else []
     words += ["--dtype", arguments.dtype] if arguments.dtype else []
     words += ["--device", arguments.device] if arguments.device != "cpu" else []
     words += ["--engine"] if arguments.engine else []
+    words += ["--out", str(arguments.out)] if arguments.out != Path("reports") else []
     return public_command([*words, *(["--draw-only"] if not arguments.model else [])])

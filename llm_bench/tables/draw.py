@@ -147,7 +147,7 @@ def section(table: Table, what: str = "curves") -> pages.Section:
             missing.setdefault(label(cell.method, cell.tuning), []).append(f"{cell.task} ({cell.kind})")
     if body and missing:
         named = [f"{name} on {', '.join(tasks)}" for name, tasks in sorted(missing.items())]
-        body.append(pages.paragraph(f"Without a test run, so not drawn: {'; '.join(named)}."))
+        body.insert(0, pages.paragraph(f"Without a test run, so not drawn: {'; '.join(named)}."))
     return pages.Section(TITLES[what], body or [pages.paragraph("No run with a curve is there yet.")], "figures")
 
 

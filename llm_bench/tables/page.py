@@ -201,6 +201,11 @@ def facts_section(table: Table) -> pages.Section:
             data, config = record.result.get("data", {}), record.config
             if not data:
                 continue
+            if cut := (record.result.get("method") or {}).get("share_cut"):
+                lines.add(
+                    f"{config['task']} ({config['kind']}), {label(config['method'], 'full')}: {100 * cut:.0f} % of the "
+                    "prompts were longer than the task allows, and lost their beginning"
+                )
             if record.result.get("parameters"):
                 count, mark = record.result["parameters"]["all"], config["fingerprint"]
                 lines.add(f"{config['model']}: {count:,} parameters in {config['dtype']}, fingerprint {mark}")

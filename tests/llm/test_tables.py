@@ -163,6 +163,14 @@ def test_seconds_of_steps_without_the_engine_are_told_apart():
     assert "bound by the host" not in shown(page.costs_section(table_of(plain)))
 
 
+def test_prompts_that_were_cut_are_told():
+    long = judged(0, 0.5, method="icl", task="rte")
+    long.result["method"] = {"share_cut": 0.25}
+    assert "rte (causal), ICL, 32 demonstrations: 25 % of the prompts" in shown(page.facts_section(table_of(long)))
+    long.result["method"] = {"share_cut": 0.0}
+    assert "prompts" not in shown(page.facts_section(table_of(long)))
+
+
 def test_a_cell_under_way_shows_what_was_tried_and_that_no_test_run_is_there():
     grid = tuned(1e-6, 0.7, 0.5), tuned(3e-6, 0.6, 0.6)
     table = {MEZO: (Measured(None, (), 3, 4, tuning=grid), None)}
