@@ -49,7 +49,7 @@ def collate(
     """
     rows = [row for example in examples for row in example.rows]
     longest = max(map(len, rows))
-    time = max(length, _coarse_row(longest) if coarse else _multiple(longest, PAD_TO))
+    time = max(length, _coarse_row(longest) if coarse else multiple_of(longest, PAD_TO))
     starts = [time - len(row) if side == "left" else 0 for row in rows]
     ids = np.full((len(rows), time), pad_id, np.int64)
     mask = np.zeros_like(ids)
@@ -69,8 +69,8 @@ def collate(
         first_row += len(example.rows)
     width = max(map(len, options))
     if width > 1:
-        width = _multiple(width, COARSE_OPTION if coarse else PAD_TO)
-        spare = _multiple(len(site_rows), COARSE_SITES if coarse else PAD_TO) - len(site_rows)
+        width = multiple_of(width, COARSE_OPTION if coarse else PAD_TO)
+        spare = multiple_of(len(site_rows), COARSE_SITES if coarse else PAD_TO) - len(site_rows)
         site_rows += [0] * spare
         site_positions += [starts[0]] * spare
     sites, tokens = np.zeros((2, len(options), width), np.int64)
@@ -99,10 +99,11 @@ def collate(
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in batch.items()}
 
 
-def _multiple(size: int, of: int) -> int:
+def multiple_of(size: int, of: int) -> int:
+    """The least multiple that is no smaller."""
     return -(-size // of) * of
 
 
 def _coarse_row(size: int) -> int:
     """The next multiple of 32, of 64 beyond 256, of 128 beyond 512 and so on."""
-    return _multiple(size, max(COARSE_ROW, 1 << max(0, (size - 1).bit_length() - 3)))
+    return multiple_of(size, max(COARSE_ROW, 1 << max(0, (size - 1).bit_length() - 3)))

@@ -15,6 +15,7 @@ from torch import nn
 
 from helene.lab.store import Record
 from llm_bench import methods
+from llm_bench.batches import COARSE_OPTION, COARSE_SITES, PAD_TO, multiple_of
 from llm_bench.models import DTYPES
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.tasks import get_task
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 RATES = {"cuda": 2e14, "cpu": 2e10}
 TYPICAL_TOKENS = {"sst2": 40, "sst5": 40, "trec": 20, "snli": 40, "mnli": 60, "rte": 100, "cb": 100, "boolq": 180}
 TYPICAL_TOKENS |= {"wsc": 60, "wic": 50, "copa": 25, "record": 300, "squad": 220}
+OPTION_TOKENS = 8  # of an option that has several
 
 
 @dataclass(frozen=True)
@@ -185,13 +187,16 @@ def _typical_batch(config: RunConfig, task: Any) -> dict[str, torch.Tensor]:
     """A batch as `llm_bench.batches.collate` lays it out, on the meta device."""
     rows, time = config.batch_size, config.row_length or TYPICAL_TOKENS.get(config.task, 64)
     classes = len(task.classes) or 2
-    options, width = (rows * classes, 1) if task.loss == "classification" else (rows, 16)
+    options, sites, width = rows * classes, rows, 1
+    if task.loss != "classification":
+        options, sites = rows, multiple_of(rows * OPTION_TOKENS, COARSE_SITES if config.engine else PAD_TO)
+        width = COARSE_OPTION if config.engine else OPTION_TOKENS
 
     def made(*size: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         return torch.empty(size, dtype=dtype, device="meta")
 
     batch = {"input_ids": made(rows, time), "attention_mask": made(rows, time)}
-    batch |= {"site_rows": made(rows * width), "site_positions": made(rows * width)}
+    batch |= {"site_rows": made(sites), "site_positions": made(sites)}
     batch |= {"option_sites": made(options, width), "option_tokens": made(options, width)}
     batch["option_mask"] = made(options, width, dtype=torch.float32)
     return batch | ({"labels": made(rows)} if task.loss == "classification" else {})

@@ -21,7 +21,7 @@ def join(parts: Sequence[Path], target: Path, sha256: str | None = None) -> Path
 
     Raises:
         ValueError: If the digest differs: a part is missing, torn or out of order.
-        OSError: If the target cannot be written; nothing half written is left.
+        OSError: If a part cannot be read or the target cannot be written; nothing half written is left.
     """
 
     def write(partial: Path) -> None:
@@ -35,6 +35,8 @@ def join(parts: Sequence[Path], target: Path, sha256: str | None = None) -> Path
         if sha256 is not None and digest.hexdigest() != sha256:
             raise ValueError(f"the parts give sha256 {digest.hexdigest()}, not {sha256}; carry them again")
 
+    for part in parts:
+        part.open("rb").close()  # else a part that is missing would be told as a target that cannot be written
     write_whole(target, write)
     return target
 

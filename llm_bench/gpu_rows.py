@@ -128,7 +128,7 @@ def _rows(
                 say=_say,
                 after=lambda records: _after(store, arguments.out, known, records),
             )
-        except ValueError as err:  # such as a class with too few rows; the cells after it can still be run
+        except (ValueError, FileNotFoundError) as err:  # a class with too few rows, no data: others can still be run
             impossible += 1
             _say(f"{name}/{cell.kind}/{cell.task}/{cell.method} cannot be run: {err}")
     _say(f"{missing} runs left" if missing else f"all {'other ' if impossible else ''}runs are there")

@@ -83,10 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", metavar="FILE", type=Path, help="JSON lines to write, after some ten minutes")
     path = parser.parse_args(argv).path
-    try:
-        path.open("a").close()
+    try:  # what writing it in the end will need
+        tempfile.TemporaryFile(dir=path.resolve().parent).close()
     except OSError as err:
         parser.error(f"cannot write {path}: {err.strerror}")
+    if path.exists() and not path.is_file():
+        parser.error(f"{path} is no regular file; choose another name")
     facts = provenance()
     records = []
     for n, width in FLOOR_CELLS:

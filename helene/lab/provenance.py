@@ -50,8 +50,10 @@ def provenance(command: str | Sequence[str] | None = None) -> dict[str, Any]:
 
 def _command_line() -> Sequence[str]:
     """What was typed; of a module that was run with ``-m``, sys.argv has the file in its place."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return ["python", "-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]] if spec else sys.argv
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is None or spec.name == "__main__" or spec.origin != sys.argv[0]:
+        return sys.argv
+    return ["python", "-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]
 
 
 def public_command(words: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ def _tuning_part(what: Measured) -> list[Markup | str]:
         return []
     tried = [[lr, metric, loss, pages.badge(status)] for lr, metric, loss, status in choose(what.tried).tried]
     made = sum(record.result.get("forwards") or 0 for record in what.tuning)
-    open_still = "" if what.tests else " No test run is there."
+    open_still = " No test run is there yet." if what.left and not what.tests else ""
     return [
         pages.table(["step size", "dev metric", "dev loss", "ended"], tried),
         pages.paragraph(f"{len(tried)} step sizes, {made:,} forwards of tuning.{open_still}"),
@@ -44,12 +44,18 @@ def _tests_part(what: Measured) -> list[Markup | str]:
     if not what.tests:
         return []
     seeds = [
-        [r.config["seed"], r.config["data_seed"], 100 * r.result["test"]["metric"], r.result.get("best_step"), r.key]
+        [
+            r.config["seed"],
+            r.config["data_seed"],
+            100 * r.result["test"]["metric"] if r.result.get("test") else None,
+            r.result.get("best_step"),
+            pages.badge(r.result["status"]),
+            r.key,
+        ]
         for r in what.tests
-        if r.result.get("test")
     ]
     return [
-        pages.table(["seed of z", "seed of data", "test", "best step", "record"], seeds),
+        pages.table(["seed of z", "seed of data", "test", "best step", "ended", "record"], seeds),
         pages.paragraph("Config of the first run (`helene llm run --config FILE`):"),
         pages.code_block(to_toml(from_dict(what.tests[0].config))),
     ]

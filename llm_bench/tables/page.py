@@ -84,10 +84,7 @@ def table_section(table: Table, paper: PaperTable, models: Mapping[Any, str]) ->
             row.append("–" if printed is None else _printed(*printed))
             what, found = cells.get((method, tuning, kind, task), (None, None))
             address = anchor(Cell(kind, task, method, tuning))
-            if found is not None:
-                row.append(_measured(found, address))
-            else:
-                row.append(_link("not tested yet", address) if what is not None and what.tried else NOT_RUN)
+            row.append(_without_result(what, address) if found is None else _measured(found, address))
         if any(cell != NOT_RUN for cell in row[2::2]) or (method, tuning) not in (CONTROL, *controls):
             rows.append(row)
     headers = ["method"] + [h for kind, task in columns for h in (f"{task} ({kind}), paper", f"{task}, measured")]
@@ -157,7 +154,7 @@ def _not_captured(table: Table) -> str:
     plain = [label(c.method, c.tuning) for c, tests in trained.items() if not any(r.config["engine"] for r in tests)]
     if not plain or len(plain) == len(trained):
         return ""
-    return f" Steps are not captured, and so bound by the host, in {', '.join(dict.fromkeys(plain))}."
+    return f" Steps without the engine: {', '.join(dict.fromkeys(plain))}."
 
 
 def _machines(table: Table) -> str:
@@ -259,6 +256,15 @@ def _measured(found: Numbers, address: str) -> Markup:
     if found.low is not None and found.high is not None:
         text += f" {pages.interval(found.low, found.high)}"
     return _link(text, address)
+
+
+def _without_result(what: Measured | None, address: str) -> Markup | str:
+    if what is None or not (what.tried or what.tests):
+        return NOT_RUN
+    if what.tests:
+        ended = {str(record.result["status"]).replace("_", " ") for record in what.tests}
+        return _link(", ".join(sorted(ended)), address)
+    return _link("not tested yet" if what.left else "no step size ended well", address)
 
 
 def _link(text: str, address: str) -> Markup:

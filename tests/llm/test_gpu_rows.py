@@ -26,6 +26,8 @@ def test_parts_are_joined_in_order_and_checked(tmp_path):
     with pytest.raises(ValueError, match="carry them again"):
         gguf.join(parts[::-1], tmp_path / "other", digest)
     assert not (tmp_path / "other").exists()
+    with pytest.raises(FileNotFoundError, match=r"p\.9"):
+        gguf.join([*parts, tmp_path / "p.9"], tmp_path / "other")
 
 
 def test_a_packed_tokenizer_is_unpacked(tmp_path):
@@ -201,13 +203,18 @@ def test_a_cell_that_cannot_be_run_does_not_stop_the_others(short, toy_data, tmp
     def too_few(bench, cell, found):
         if cell.method == "zero-shot":
             raise ValueError("class x has 3 rows")
+        if cell.method == "icl":
+            raise FileNotFoundError("no test split")
         return real(bench, cell, found)
 
     monkeypatch.setattr(execute, "measured", too_few)
     words = ["--keep", str(tmp_path / "k"), "--data", str(toy_data), "--out", str(tmp_path / "o"), "--device", "cpu"]
-    words += ["--random-models", "--model", f"causal={causal}", "--rows", "short/causal/sst2/zero-shot,mezo"]
+    words += ["--random-models", "--model", f"causal={causal}", "--rows", "short/causal/sst2/zero-shot,icl,mezo"]
     assert gpu_rows.main(words) == 1
-    assert "short/causal/sst2/zero-shot cannot be run: class x has 3 rows" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "short/causal/sst2/zero-shot cannot be run: class x has 3 rows" in said
+    assert "short/causal/sst2/icl cannot be run: no test split" in said
+    assert "all other runs are there" in said
     assert {r.config["method"] for r in read_jsonl(tmp_path / "o" / "short-causal-sst2.jsonl")} == {"mezo"}
 
 

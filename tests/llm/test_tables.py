@@ -156,11 +156,11 @@ def shown(section):
 def test_seconds_of_steps_without_the_engine_are_told_apart():
     captured, plain = judged(0, 0.8), judged(0, 0.7, method="helene-backprop")
     captured.config["engine"] = True
-    assert "bound by the host, in HELENE, h by backward (Algorithm 2)." in shown(
+    assert "Steps without the engine: HELENE, h by backward (Algorithm 2)." in shown(
         page.costs_section(table_of(captured, plain))
     )
-    assert "bound by the host" not in shown(page.costs_section(table_of(captured)))
-    assert "bound by the host" not in shown(page.costs_section(table_of(plain)))
+    assert "without the engine" not in shown(page.costs_section(table_of(captured)))
+    assert "without the engine" not in shown(page.costs_section(table_of(plain)))
 
 
 def test_prompts_that_were_cut_are_told():
@@ -179,7 +179,15 @@ def test_a_cell_under_way_shows_what_was_tried_and_that_no_test_run_is_there():
     under_way = shown(details.cells_section(table, "helene llm table 2"))
     assert f'id="{page.anchor(MEZO)}"' in under_way
     assert "2 step sizes" in under_way
-    assert "No test run is there." in under_way
+    assert "No test run is there yet." in under_way
+    failed = table_of(judged(0, 0.8))
+    for record in failed[MEZO][0].tests:
+        record.result.update(status="out_of_memory", test=None, curve=None)
+    assert "out of memory" in shown(details.cells_section(failed, ""))
+    of_failed = {MEZO: (failed[MEZO][0], None)}
+    assert ">out of memory</a>" in shown(page.table_section(of_failed, TABLES["2"], {"causal": "gemma"}))
+    hopeless = {MEZO: (Measured(choose(grid), (), 3, 0, tuning=grid), None)}
+    assert ">no step size ended well</a>" in shown(page.table_section(hopeless, TABLES["2"], {"causal": "gemma"}))
     of_another = table_of(judged(0, 0.8, task="copa"))
     assert "so not drawn: MeZO on sst2 (causal)." in shown(draw.section(table | of_another))
 
@@ -411,12 +419,25 @@ def test_a_page_can_be_drawn_where_the_device_of_its_runs_is_not(tiny, tmp_path,
 
 def test_every_page_of_the_committed_rows_is_drawn(tmp_path, capsys):
     (tmp_path / "llm").mkdir()
-    Store(tmp_path / "llm" / "rows.sqlite").close()  # an earlier call's
+    (tmp_path / "llm" / "committed.sqlite").write_text("an earlier call's")
     assert committed.main(["--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert len(said) == len(committed.PAGES)
     assert all(Path(line).is_file() for line in said)
     assert "Table 2: Causal language models" in (tmp_path / "index.html").read_text()
+
+
+def test_committed_rows_that_cannot_be_put_together_are_one_line(tmp_path, capsys, monkeypatch):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "o" / "llm" / "committed.sqlite").mkdir(parents=True)
+    for out, message in (("file", "Not a directory"), ("o", "is no regular file")):
+        with pytest.raises(SystemExit):
+            committed.main(["--out", str(tmp_path / out)])
+        assert message in capsys.readouterr().err
+    monkeypatch.setattr(committed, "RECORDS", tmp_path / "none")
+    with pytest.raises(SystemExit):
+        committed.main(["--out", str(tmp_path / "p")])
+    assert "memory-h200.jsonl" in capsys.readouterr().err
 
 
 def test_committed_rows_are_drawn_without_their_models_and_data(tmp_path, capsys):

@@ -91,6 +91,7 @@ def test_the_share_of_the_floor_and_of_others_are_numbers():
 
 
 def test_a_path_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main([str(tmp_path / "missing" / "speed.jsonl")])
-    assert "speed.jsonl: No such file or directory" in capsys.readouterr().err
+    for path, message in ((tmp_path / "missing" / "speed.jsonl", "No such file"), (tmp_path, "is no regular file")):
+        with pytest.raises(SystemExit):
+            main([str(path)])
+        assert message in capsys.readouterr().err
