@@ -178,7 +178,7 @@ def estimate(arguments: argparse.Namespace) -> int:
     from llm_bench.tables.execute import experiment
     from llm_bench.tables.plan import cells, test_runs, tuning_runs
 
-    bench = given.bench(arguments)
+    bench = given.bench(arguments, check=False)
     shapes = {name: shape_of(bench.env.source(name)) for name in bench.models.values()}
     records = []
     if arguments.store.is_file():
@@ -189,6 +189,7 @@ def estimate(arguments: argparse.Namespace) -> int:
         here = [c for c in cells(bench.preset) if c.kind == kind]
         runs = [r for c in here for r in tuning_runs(bench.preset, c, name, bench.device)]
         runs += [r for c in here for r in test_runs(bench.preset, c, name, bench.device, 1.0)]
+        runs = [bench.asked(run) for run in runs]
         found = expect(runs, shapes, records, lambda c: predict_run(c, bench.env.source(c.model)).total)
         total += found.seconds
         print(

@@ -18,22 +18,23 @@ def named_models(words: list[str]) -> dict[str, str]:
     return named
 
 
-def environment(arguments: argparse.Namespace, **more: Any) -> Any:
+def environment(arguments: argparse.Namespace, check: bool = True) -> Any:
     """Where runs find models, data and a device.
 
     Raises:
-        ValueError: If the device is not there.
+        ValueError: If the device is not there and ``check`` asks for it.
     """
     from llm_bench.models import check_device
     from llm_bench.runs.environment import environment as made
 
-    if not getattr(arguments, "draw_only", False):  # a page of runs on another machine needs no device of theirs
+    # A page of runs on another machine, or a forecast for one, needs no device of theirs.
+    if check and not getattr(arguments, "draw_only", False):
         check_device(arguments.device)
     work = arguments.work
     if work is None and arguments.store is not None:
         work = arguments.store.with_name(arguments.store.name + ".work")
     models = named_models(arguments.model)
-    return made(arguments.data, models=models, device=arguments.device, work=work, show=True, **more)
+    return made(arguments.data, models=models, device=arguments.device, work=work, show=True)
 
 
 def device_kind(arguments: argparse.Namespace) -> str:
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> tuple[Any, Any]:
     return resolved(load(arguments.config, [*defaults, *arguments.set]), env), env
 
 
-def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = ()) -> Any:
+def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = (), check: bool = True) -> Any:
     """The preset, changed as the arguments say, and where it runs; without models to draw, where its records ran.
 
     Raises:
@@ -89,7 +90,7 @@ def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = ()) ->
         from llm_bench.tables.recorded import recorded
 
         return recorded(preset, records(arguments))
-    env = environment(arguments)
+    env = environment(arguments, check)
     models: dict[Any, str] = {}
     for name, source in env.models.items():
         models.setdefault(kind_of(source), name)

@@ -23,8 +23,6 @@ from llm_bench.tasks import get_task
 if TYPE_CHECKING:
     from llm_bench.memory import Prediction
 
-# Multiply-adds a second that a device sustains on such forwards; only used where no run has been measured.
-RATES = {"cuda": 2e14, "cpu": 2e10}
 TYPICAL_TOKENS = {"sst2": 40, "sst5": 40, "trec": 20, "snli": 40, "mnli": 60, "rte": 100, "cb": 100, "boolq": 180}
 TYPICAL_TOKENS |= {"wsc": 60, "wic": 50, "copa": 25, "record": 300, "squad": 220}
 OPTION_TOKENS = 8  # of an option that has several
@@ -204,10 +202,18 @@ def _typical_batch(config: RunConfig, task: Any) -> dict[str, torch.Tensor]:
 
 def _counted_seconds(config: RunConfig, shape: Shape) -> float:
     forwards = 3 if methods.is_first_order(config.method) else 2
-    tokens = config.batch_size * TYPICAL_TOKENS.get(config.task, 64)
+    tokens = config.batch_size * (config.row_length or TYPICAL_TOKENS.get(config.task, 64))
     body = (shape.parameters - shape.embedding) * tokens + shape.embedding * config.batch_size
     moved = 3 * shape.parameters * DTYPES[config.dtype].itemsize if config.tuning == "full" else 0
-    return forwards * body / RATES[config.device] + moved / (2e12 if config.device == "cuda" else 5e9)
+    rate, traffic = _rates(config)
+    return forwards * body / rate + moved / traffic
+
+
+def _rates(config: RunConfig) -> tuple[float, float]:
+    """Multiply-adds and bytes a second that a device sustains; only used where no run has been measured."""
+    if config.device == "cpu":
+        return 2e10, 5e9
+    return (2.5e13 if config.dtype == "float32" else 2e14), 2e12
 
 
 def _speed_key(config: Mapping[str, Any]) -> tuple[Any, ...]:

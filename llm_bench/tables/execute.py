@@ -62,6 +62,10 @@ class Bench:
         return [self._resolved(config) for config in runs]
 
     def _resolved(self, config: RunConfig) -> RunConfig:
+        return self._found_here(self.asked(config))
+
+    def asked(self, config: RunConfig) -> RunConfig:
+        """The config with the settings of all runs, as far as its method takes them."""
         import dataclasses
 
         from llm_bench.methods import captured, is_first_order
@@ -72,7 +76,7 @@ class Bench:
             more.pop("engine", None)
         if config.method not in UNTRAINED and not captured(config.method):
             more.pop("engine", None)
-        return self._found_here(dataclasses.replace(config, **more))
+        return dataclasses.replace(config, **more)
 
     def _found_here(self, config: RunConfig) -> RunConfig:
         """The config with the fingerprints of its model and rows."""

@@ -16,8 +16,9 @@ from helene.lab.store import Record, Store
 from llm_bench import arguments, committed, demo
 from llm_bench.estimate import Shape, estimate, step_bytes
 from llm_bench.runs.config import UNTRAINED, RunConfig
+from llm_bench.runs.environment import Environment
 from llm_bench.tables import details, draw, page, plan
-from llm_bench.tables.execute import Clock, Measured, execute, experiment, measured
+from llm_bench.tables.execute import Bench, Clock, Measured, execute, experiment, measured
 from llm_bench.tables.numbers import interval, numbers
 from llm_bench.tables.paper import CONTROL, TABLES
 from llm_bench.tables.plan import Cell, cells, cells_of_table, choose
@@ -248,6 +249,11 @@ def test_estimates_take_measured_speed_where_there_is_one():
     told = estimate(runs, {"m": shape}, [known])
     assert told.source == "measured"
     assert told.seconds == pytest.approx(6 * 2000 * 0.02)
+    captured = Bench(SMALL, {"causal": "m"}, Environment(""), "cuda", {"engine": True})
+    asked = [captured.asked(run) for run in runs]
+    assert estimate(asked, {"m": shape}, [known]).source == "counted", "of a run without the engine"
+    known.config["engine"] = True
+    assert estimate(asked, {"m": shape}, [known]).source == "measured"
     helene = plan.tuning_runs(SMALL, dataclasses.replace(MEZO, method="helene"), "m", "cuda")[0]
     assert step_bytes(helene, shape) - step_bytes(runs[0], shape) == 2 * 4 * 10**9
 
@@ -342,6 +348,9 @@ def test_commands(tiny, tmp_path, capsys, monkeypatch):
     assert "the run failed: ZeroDivisionError" in printed.err
     assert helene_cli.main(["llm", "estimate", "--preset", "smoke", *where, *store]) == 0
     assert "causal, tiny OPT: " in capsys.readouterr().out
+    elsewhere = ["--device", "cuda", "--engine"]
+    assert helene_cli.main(["llm", "estimate", "--preset", "smoke", *where, *store, *elsewhere]) == 0
+    assert "(counted speed)" in capsys.readouterr().out, "a forecast for a GPU needs none"
     tune = ["llm", "tune", "--forwards", "300", "--kind", "causal", "--task", "sst2", *where, *store]
     small = ["num_train=20", "num_dev=10", "batch_size=4"]
     assert helene_cli.main([*tune, *(w for s in small for w in ("--set", s))]) == 0
