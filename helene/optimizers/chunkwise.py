@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from helene import noise, precision
-from helene.directions import CHUNK, Target, chunks, compute_dtype
+from helene.directions import CHUNK, chunks, compute_dtype
 from helene.optimizers import state as storage
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def apply(optimizer: Base, watch: RoundingWatch | None, gradient: Chunk) -> None
         watch: Noted what rounding to nearest loses.
         gradient: The gradient estimate.
     """
-    for index, target, group in _trained(optimizer):
+    for index, (target, group) in enumerate(zip(optimizer._targets, optimizer._groups, strict=True)):
         p = target.tensor
         theta, wide = p.detach().reshape(-1), compute_dtype(p.dtype)
         optimizer._allocate(p, group)
@@ -50,7 +49,7 @@ def apply(optimizer: Base, watch: RoundingWatch | None, gradient: Chunk) -> None
 
 def sample_rounding(optimizer: Base, watch: RoundingWatch, gradient: Chunk) -> None:
     """Show the watch what the update of each parameter's first elements loses, moving nothing."""
-    for index, target, group in _trained(optimizer):
+    for index, (target, group) in enumerate(zip(optimizer._targets, optimizer._groups, strict=True)):
         p = target.tensor
         if group["rounding"] == "stochastic" or p.dtype == (wide := compute_dtype(p.dtype)):
             continue
@@ -59,8 +58,3 @@ def sample_rounding(optimizer: Base, watch: RoundingWatch, gradient: Chunk) -> N
         state = {name: optimizer._read_state(index, name, span) for name in optimizer._STATE}
         new, _ = optimizer._update(group, old, g, state, optimizer._estimate(index, span, g))
         watch.note(old, new, new.to(p.dtype))
-
-
-def _trained(optimizer: Base) -> Iterator[tuple[int, Target, dict[str, Any]]]:
-    for index, (target, group) in enumerate(zip(optimizer._targets, optimizer._groups, strict=True)):
-        yield index, target, group

@@ -142,8 +142,8 @@ def section(table: Table, what: str = "curves") -> pages.Section:
             pages.figure(drawing, "Performance profile: the share of task and seed pairs solved within a factor.")
         )
     missing: dict[str, list[str]] = {}
-    for cell, (known, _) in table.items():
-        if cell.method not in CONTROLS and not any(record.result.get("curve") for record in known.tests):
+    for cell, (known, _) in _trained(table):
+        if not any(record.result.get("curve") for record in known.tests):
             missing.setdefault(label(cell.method, cell.tuning), []).append(f"{cell.task} ({cell.kind})")
     if body and missing:
         named = [f"{name} on {', '.join(tasks)}" for name, tasks in sorted(missing.items())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,8 @@ from helene.lab.executors import Executor, InlineExecutor
 from helene.lab.store import Record, Store, config_key
 from helene.lab.sweep import sweep
 from llm_bench import natural
-from llm_bench.runs.config import RunConfig
+from llm_bench.methods import captured, is_first_order
+from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.runs.environment import Environment, resolved
 from llm_bench.runs.run import run
 from llm_bench.tables import plan
@@ -66,17 +67,12 @@ class Bench:
 
     def asked(self, config: RunConfig) -> RunConfig:
         """The config with the settings of all runs, as far as its method takes them."""
-        import dataclasses
-
-        from llm_bench.methods import captured, is_first_order
-        from llm_bench.runs.config import UNTRAINED
-
         more = dict(self.more)
         if config.method in UNTRAINED or is_first_order(config.method) or config.role == "measure":
             more.pop("engine", None)
         if config.method not in UNTRAINED and not captured(config.method):
             more.pop("engine", None)
-        return dataclasses.replace(config, **more)
+        return replace(config, **more)
 
     def _found_here(self, config: RunConfig) -> RunConfig:
         """The config with the fingerprints of its model and rows."""

@@ -201,7 +201,7 @@ def facts_section(table: Table) -> pages.Section:
             if cut := (record.result.get("method") or {}).get("share_cut"):
                 lines.add(
                     f"{config['task']} ({config['kind']}), {label(config['method'], 'full')}: {100 * cut:.0f} % of the "
-                    "prompts were longer than the task allows, and lost their beginning"
+                    "prompts were longer than task or model allow, and lost their beginning"
                 )
             if record.result.get("parameters"):
                 count, mark = record.result["parameters"]["all"], config["fingerprint"]

@@ -1,0 +1,171 @@
+"""The commands, once and in small: runs, pages, and one line for bad words."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+
+from helene import cli as helene_cli
+from helene.lab import canonical
+from helene.lab.store import Store
+from llm_bench import arguments, demo
+from llm_bench.tables.execute import execute, experiment, measured
+from llm_bench.tables.plan import cells
+from llm_bench.tables.presets import get_preset
+from llm_bench.tiny.pretrain import Recipe
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A bench of an unripe tiny model: the way there, not the accuracy."""
+    import llm_bench.demo as module
+
+    cache = tmp_path_factory.mktemp("cache")
+    preset = dataclasses.replace(
+        get_preset("smoke"),
+        tasks={"causal": ("sst2",)},
+        methods=("mezo",),
+        steps={"causal": 6},
+        looks=2,
+        num_train=20,
+        num_dev=10,
+        num_test=20,
+    )
+    patch = pytest.MonkeyPatch()
+    patch.setattr(module, "Recipe", lambda kind: Recipe(kind, steps=4, width=16, heads=2))
+    made = demo.tiny_bench(preset, cache, ("causal",))
+    yield made, cache, patch
+    patch.undo()
+
+
+def test_a_preset_runs_to_a_page_and_a_second_call_runs_nothing(tiny, tmp_path):
+    made, _, _ = tiny
+    wanted = cells(made.preset)
+    with Store(tmp_path / "s.sqlite") as store:
+        assert execute(made, wanted, store, minutes=0.0, progress=False) == sum(
+            measured(made, c, {}).left for c in wanted
+        ), "no time, no run"
+        assert execute(made, wanted, store, progress=False) == 0
+        records = store.records(experiment("smoke"))
+        assert len(records) == 3 + 2 + 3
+        assert execute(made, wanted, store, minutes=1.0, progress=False) == 0
+        assert store.records(experiment("smoke")) == records
+    path = demo.demo_page(tmp_path, made, records)
+    html = path.read_text()
+    assert "MeZO" in html
+    assert "not run" in html
+    assert (tmp_path / "index.html").is_file()
+
+
+def test_commands(tiny, tmp_path, capsys, monkeypatch):
+    made, _, _ = tiny
+    model = f"tiny OPT={made.env.models['tiny OPT']}"
+    where = ["--model", model, "--data", made.env.data]
+    settings = ["kind=causal", "task=sst2", "method=zero-shot", "num_train=20", "num_dev=10", "num_test=20"]
+    words = ["llm", "run", *where, *(w for s in settings for w in ("--set", s))]
+    # the tiny model's language is not English: the noted loss is what is checked
+    assert helene_cli.main(words) == 0
+    assert json.loads(capsys.readouterr().out)["test"]["num_examples"] == 20
+    store = ["--store", str(tmp_path / "c.sqlite")]
+    assert helene_cli.main([*words, *store]) == 0
+    said = capsys.readouterr().out
+    with Store(tmp_path / "c.sqlite", read_only=True) as kept:
+        (record,) = kept.records("llm/run")
+    assert canonical.loads(said) == record.result
+    assert record.config["method"] == "zero-shot"
+    with monkeypatch.context() as patch:
+        patch.setattr("llm_bench.runs.run.run", lambda *_, **__: pytest.fail("a run that is there was made again"))
+        assert helene_cli.main([*words, *store]) == 0
+    assert capsys.readouterr().out == said
+    with monkeypatch.context() as patch:
+        patch.setattr("llm_bench.runs.run.evaluated", lambda *_: 1 / 0)
+        assert helene_cli.main([*words, "--set", "data_seed=1", *store]) == 1
+    printed = capsys.readouterr()
+    assert canonical.loads(printed.out)["status"] == "error"
+    assert "the run failed: ZeroDivisionError" in printed.err
+    assert helene_cli.main(["llm", "estimate", "--preset", "smoke", *where, *store]) == 0
+    assert "causal, tiny OPT: " in capsys.readouterr().out
+    elsewhere = ["--device", "cuda", "--engine"]
+    assert helene_cli.main(["llm", "estimate", "--preset", "smoke", *where, *store, *elsewhere]) == 0
+    assert "(counted speed)" in capsys.readouterr().out, "a forecast for a GPU needs none"
+    tune = ["llm", "tune", "--forwards", "300", "--kind", "causal", "--task", "sst2", *where, *store]
+    small = ["num_train=20", "num_dev=10", "batch_size=4"]
+    assert helene_cli.main([*tune, *(w for s in small for w in ("--set", s))]) == 0
+    assert "best: lr=" in capsys.readouterr().out
+    assert helene_cli.main([*tune[:3], "50", *tune[4:]]) == 2
+    assert "forwards must be at least 240" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["table", "1", "--preset", "none"], "there is no preset 'none'"),
+        (
+            ["table", "1", "--tasks", "sst2", "nope"],
+            "--tasks has 'nope', which preset small does not; it has sst2, copa",
+        ),
+        (["sweep", "--tunings", "half"], "--tunings has 'half', which preset small does not"),
+        (["table", "1", "--model", "/nowhere"], "there is no model folder /nowhere"),
+        (["table", "1", "--device", "cuda"], "torch sees no CUDA device"),
+        (["table", "1", "--device", "tpu"], "the device must be cpu, cuda or one such as cuda:1, got 'tpu'"),
+        (["table", "memory", "--device", "tpu"], "the device must be cpu, cuda or one such as cuda:1, got 'tpu'"),
+        (["profile", "--shape", "opt-tiny", "--device", "tpu"], "the device must be cpu, cuda or one such as cuda:1"),
+        (["table", "memory", "--batches", "16x64,16y64"], "rows and tokens a row, such as 16x64; got '16y64'"),
+        (["profile", "--shape", "opt-tiny", "--batch", "0x4"], "rows and tokens a row, such as 16x64; got '0x4'"),
+        (["table", "1", "--methods", "mezo", "nope"], "there is no method 'nope'; there are mezo, helene"),
+        (["table", "1", "--methods", "nope", "--draw-only"], "there is no method 'nope'; there are mezo, helene"),
+        (["run", "--config", "nofile.toml"], "there is no file nofile.toml; a run's settings are a TOML file"),
+    ],
+)
+def test_bad_words_are_one_line(words, message, tiny, tmp_path, capsys):
+    import torch
+
+    if "cuda" in words and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    made, _, _ = tiny
+    base = {"--model": made.env.models["tiny OPT"], "--data": made.env.data, "--store": str(tmp_path / "b.sqlite")}
+    if words[0] == "profile":
+        del base["--store"]
+    given = [w for name, value in base.items() if name not in words for w in (name, value)]
+    assert helene_cli.main(["llm", *words, *given]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("minutes", ["-1", "nan", "soon"])
+def test_minutes_are_not_negative(minutes, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        helene_cli.main(["llm", "sweep", "--model", "x", "--data", "x", "--store", "x", "--minutes", minutes])
+    assert "argument --minutes: " in capsys.readouterr().err
+
+
+def test_a_damaged_weight_file_is_named(tiny, tmp_path, capsys):
+    made, _, _ = tiny
+    shutil.copytree(made.env.models["tiny OPT"], tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    words = ["llm", "run", "--model", str(tmp_path / "model"), "--data", made.env.data]
+    settings = ["kind=causal", "task=sst2", "method=zero-shot"]
+    assert helene_cli.main([*words, *(w for s in settings for w in ("--set", s))]) == 2
+    said = capsys.readouterr().err
+    assert f"{weights} is damaged: " in said
+    assert said.count("\n") == 1
+
+
+def test_a_page_can_be_drawn_where_the_device_of_its_runs_is_not(tiny, tmp_path, capsys):
+    made, _, _ = tiny
+    Store(tmp_path / "b.sqlite").close()
+    where = ["--model", made.env.models["tiny OPT"], "--data", made.env.data, "--store", str(tmp_path / "b.sqlite")]
+    words = ["llm", "table", "2", *where, "--device", "cuda", "--engine", "--tasks", "sst2", "--methods", "mezo"]
+    assert helene_cli.main([*words, "--draw-only", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "llm" / "table-2-small.html").read_text()
+    assert "--methods mezo --tasks sst2 --device cuda --engine" in text, "the command is the whole of it"
+
+
+def test_models_may_be_named():
+    assert arguments.named_models(["gemma=/x/y", "facebook/opt-125m"]) == {
+        "gemma": "/x/y",
+        "facebook/opt-125m": "facebook/opt-125m",
+    }
