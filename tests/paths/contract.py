@@ -8,6 +8,7 @@ from collections.abc import Callable
 from tests.paths import paths, workers
 from tests.paths.agree import Verdict, differences, judge, refusal
 from tests.paths.cases import Case, Run
+from tests.paths.table import INERT, Row
 
 TO_THE_BIT = tuple(paths.IN_PROCESS)
 INTERPRETED = tuple(paths.IN_INTERPRETER)
@@ -66,11 +67,26 @@ def check(case: Case, path: str) -> Verdict:
     expected = reference(case)
     if path == "torch":
         return refusal(case, expected.refused) if expected.refused else Verdict("agreed")
+    if path in INTERPRETED and case.dtype == "bfloat16":
+        return Verdict("elsewhere", "Triton's interpreter cuts bfloat16 off where a GPU rounds")
     got = run(case, path)
     bounds = None if expected.refused or got.refused else twins(case, path)
     if bounds and any(t.refused for t in bounds):
         return Verdict("elsewhere", "whether it diverges is a matter of rounding")
     return judge(case, expected, got, bounds)
+
+
+def shows(row: Row) -> Verdict:
+    """Whether an option changes the trajectory of plain torch, or is refused."""
+    first, second = reference(row.case), reference(row.without)
+    if second.refused:
+        return Verdict("disagreed", f"the case without it is refused: {second.refused}")
+    inert = (row.case.method, row.option) in INERT
+    if first.refused:
+        return Verdict("disagreed", "it is said to be inert") if inert else refusal(row.case, first.refused)
+    if bool(differences(first, second)) == inert:
+        return Verdict("disagreed", "it is said to be inert" if inert else "it is set, and nothing is different")
+    return Verdict("agreed")
 
 
 def matters(case: Case, without: Case, path: str = "kernels") -> Verdict:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from typing import Any
 from tests.paths import contract, workers
 from tests.paths.agree import Verdict
 from tests.paths.cases import Case, Event
-from tests.paths.table import BASE, FUSED, OTHER, defaults_of
+from tests.paths.table import BASE, FUSED, OTHER, defaults_of, rows
 
 DTYPES = ("float32",) * 4 + ("bfloat16", "float16", "float64")
 INTERPRETED_DTYPES = ("float32",) * 4 + ("float16",)  # Triton's interpreter cuts bfloat16 off instead of rounding
@@ -138,6 +139,22 @@ def sweep(path: str, count: int, seed: int, say: Any = print, least: bool = True
     return counts, found
 
 
+def whole_table(path: str, say: Any = print) -> tuple[Counter[str], list[str]]:
+    """Every row of the table on a path; on plain torch, whether the option shows."""
+    counts, methods = Counter[str](), dict[tuple[str, ...], list[str]]()
+    for row in rows():
+        if path in contract.INTERPRETED and row.case.method not in FUSED:
+            continue
+        verdict = contract.shows(row) if path == "torch" else contract.check(row.case, path)
+        counts[verdict.kind] += 1
+        if verdict.kind == "disagreed":
+            case = str(row).split("-", 1)[1]
+            methods.setdefault((case, re.sub(r"[0-9.e+-]+", "#", verdict.text)[:60]), []).append(row.case.method)
+            if len(methods[case, re.sub(r"[0-9.e+-]+", "#", verdict.text)[:60]]) == 1:
+                say(f"[{path}] {row}: {row.case!r}\n    {verdict.text}")
+    return counts, [f"{path} {key[0]}: {', '.join(who)}" for key, who in methods.items()]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Random configurations against the contract over paths.")
     parser.add_argument("--deep", type=int, default=20, help="configurations a path")
@@ -145,11 +162,14 @@ def main() -> int:
         "--path", action="append", choices=(*contract.PATHS, *contract.ON_GPU, "torch"), help="all unless given"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--table", action="store_true", help="the whole table instead of random configurations")
     given = parser.parse_args()
     failed = False
     for path in given.path or contract.PATHS:
         start = time.perf_counter()
-        counts, found = sweep(path, given.deep, given.seed)
+        counts, found = whole_table(path) if given.table else sweep(path, given.deep, given.seed)
+        if given.table:
+            print("\n".join(found))
         failed = failed or bool(found)
         line = ", ".join(f"{kind} {counts[kind]}" for kind in ("agreed", "refused", "disagreed", "elsewhere"))
         print(f"{path}: run {sum(counts.values())}, {line}; {time.perf_counter() - start:.0f} s", flush=True)
