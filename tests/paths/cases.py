@@ -31,7 +31,8 @@ class Event:
 
     Kinds: "set" (group or None for all, key, value), "freeze" and "unfreeze" (start of a name), "reload" ("same": a new
     optimizer made alike takes the state_dict; "bare": one made with required arguments only; "itself"; "narrow": with
-    its first state tensor in bfloat16).
+    its first state tensor in bfloat16), "nan" and "steep": the step's loss is nan, or its slope infinite
+    (`models.spoiled`); such a step is the last.
     """
 
     step: int
@@ -72,7 +73,8 @@ class Case:
         """Words of which a refusal must have one: what the case sets, or that the run was loaded or frozen."""
         keys = {*self.options, *(key for group in self.groups for key in group), self.method}
         for event in self.events:
-            keys |= {event.what[1]} if event.kind == "set" else {event.kind, "state_dict", "frozen", "requires_grad"}
+            words = {event.kind, "state_dict", "frozen", "requires_grad", "finite"}
+            keys |= {event.what[1]} if event.kind == "set" else words
         return keys
 
     def source(self) -> str:
