@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from tests.paths import paths, workers
+from tests.paths import paths, simulated, workers
 from tests.paths.agree import Verdict, differences, judge, refusal
 from tests.paths.cases import Case, Run
 from tests.paths.table import INERT, Row
@@ -14,7 +14,7 @@ TO_THE_BIT = tuple(paths.IN_PROCESS)
 INTERPRETED = tuple(paths.IN_INTERPRETER)
 RANKED = "ranks", "sharded"
 ON_GPU = "gpu-torch", "gpu-kernels", "gpu-graph", "gpu-deferred", "gpu-mixed"
-PATHS = (*TO_THE_BIT, *INTERPRETED, *RANKED)
+PATHS = (*TO_THE_BIT, *INTERPRETED, *RANKED, "simulator")
 SHARE_OF_KERNELS, SHARE_OF_RANKS = 2.0**-20, 2.0**-50
 
 _kept: OrderedDict[str, Run] = OrderedDict()
@@ -64,6 +64,8 @@ ON_A_GPU: dict[str, Callable[[Case], Run]] = {
 
 def check(case: Case, path: str) -> Verdict:
     """The verdict on one configuration on one path."""
+    if path == "simulator":
+        return simulated.check(case)
     expected = reference(case)
     if path == "torch":
         return refusal(case, expected.refused) if expected.refused else Verdict("agreed")

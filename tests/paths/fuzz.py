@@ -18,6 +18,7 @@ from typing import Any
 from tests.paths import contract, workers
 from tests.paths.agree import Verdict
 from tests.paths.cases import Case, Event
+from tests.paths.simulated import FIXED, MODELLED, SHARED
 from tests.paths.table import BASE, FUSED, OTHER, defaults_of, rows
 
 DTYPES = ("float32",) * 4 + ("bfloat16", "float16", "float64")
@@ -29,6 +30,11 @@ COMMON = "weight_decay", "rounding", "state_dtype", "floor", "curvature", "distr
 
 def draw(rng: random.Random, path: str) -> Case:
     """One configuration."""
+    if path == "simulator":
+        method = rng.choice(tuple(MODELLED))
+        given = {**BASE[method], **FIXED.get(method, {})}
+        mine = {key: rng.choice(OTHER[key][:1]) for key in (*MODELLED[method][1], *SHARED) if rng.random() < 0.3}
+        return Case(method, {**given, **mine, "seed": rng.randrange(1 << 64)})
     narrow = path in contract.INTERPRETED
     method = rng.choice(FUSED if narrow and rng.random() < 0.9 else tuple(BASE))
     defaults, model = defaults_of(method), "odd" if narrow and rng.random() < 0.7 else rng.choice(("odd", "tied"))
