@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from helene import precision
+from helene import numeric, precision
 from helene.directions import compute_dtype
+
+if TYPE_CHECKING:
+    from helene.rules import Rule
 
 NONNEGATIVE = frozenset({"curvature", "second_moment"})  # the names that 8-bit state stores without a sign
 Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """How a layer's parameters are rounded and its state is stored, see `helene.optimizers.base.Base`."""
+
+    rounding: str = "nearest"
+    state_dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        numeric.one_of(self.rounding, "rounding", ("nearest", "stochastic"))
+        object.__setattr__(self, "state_dtype", dtype_name(self.state_dtype))
 
 
 def dtype_name(dtype: Any) -> str:
@@ -28,9 +44,11 @@ def dtype_name(dtype: Any) -> str:
     return name
 
 
-def allocate(like: Tensor, name: str, dtype: str, initial: float = 0.0) -> Tensors:
+def allocate(like: Tensor, rule: Rule, name: str, dtype: str) -> Tensors:
     """The tensors that hold one state of a parameter: ``name`` and, in 8 bit, ``name_scale``."""
-    size, device = like.numel(), like.device
+    size, device, initial = like.numel(), like.device, rule.INITIAL.get(name, 0.0)
+    if name in rule.COUNTERS:
+        return {name: torch.zeros((), dtype=torch.int64, device=device)}
     if dtype == "8bit":
         nonnegative = name in NONNEGATIVE
         code = (255 if nonnegative else 127) if initial else 0
@@ -40,17 +58,19 @@ def allocate(like: Tensor, name: str, dtype: str, initial: float = 0.0) -> Tenso
     return {name: torch.full((size,), initial, dtype=stored, device=device)}
 
 
-def shapes(like: Tensor, names: Sequence[str], counters: Sequence[str], dtype: str) -> dict[str, tuple[int, ...]]:
-    """The shapes of all tensors that a parameter's state has."""
+def layout(like: Tensor, rule: Rule, dtype: str) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and dtype of all tensors that a parameter's state has."""
     meta = torch.empty(like.shape, dtype=like.dtype, device="meta")
-    held = {key: tuple(t.shape) for name in names for key, t in allocate(meta, name, dtype).items()}
-    return {**held, **dict.fromkeys(counters, ())}
+    held = {key: t for name in rule.kept for key, t in allocate(meta, rule, name, dtype).items()}
+    return {key: (tuple(t.shape), t.dtype) for key, t in held.items()}
 
 
-def check(state: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], parameter: str) -> None:
-    """Raise ValueError, naming the first entry, unless a parameter's state is tensors of these shapes, all finite."""
+def check(
+    state: Mapping[str, Any], expected: Mapping[str, tuple[tuple[int, ...], torch.dtype]], parameter: str
+) -> None:
+    """Raise ValueError, naming the first entry, unless a parameter's state is tensors of this layout, all finite."""
     way_out = "take a whole state_dict or checkpoint of this model and method, or start from a fresh state"
-    for name, shape in expected.items():
+    for name, (shape, dtype) in expected.items():
         if name not in state:
             raise ValueError(f"the state_dict has no {name} of shape {shape} for parameter {parameter}; {way_out}")
         stored = state[name]
@@ -58,6 +78,11 @@ def check(state: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], par
             kind = f"of shape {tuple(stored.shape)}" if isinstance(stored, Tensor) else f"as a {type(stored).__name__}"
             raise ValueError(
                 f"the state_dict has {name} {kind} for parameter {parameter}, which needs {shape}; {way_out}"
+            )
+        if stored.dtype != dtype:
+            raise ValueError(
+                f"the state_dict has {name} in {stored.dtype} for parameter {parameter}, whose state_dtype asks for "
+                f"{dtype}; {way_out}"
             )
         if not _is_finite(stored):
             place = int((~torch.isfinite(stored.reshape(-1))).nonzero()[0])
