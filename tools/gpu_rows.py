@@ -24,7 +24,7 @@ from llm_bench.protocol.presets import get_preset
 from llm_bench.runs import methods
 from llm_bench.runs.config import UNTRAINED
 from llm_bench.runs.environment import environment
-from llm_bench.runs.stepper import engine_available
+from llm_bench.runs.training.stepper import engine_available
 from llm_bench.tasks.task import Kind
 from tools.packed_models import Recipe
 from tools.side_by_side import Claims, side_by_side

@@ -21,12 +21,12 @@ from llm_bench.evaluation import evaluate as scoring
 from llm_bench.evaluation.scoring import token_log_likelihoods
 from llm_bench.models import loading
 from llm_bench.models.loading import DTYPES, LanguageModel
-from llm_bench.runs.checkpoint import Folder
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.environment import Environment, environment
 from llm_bench.runs.session import Session
-from llm_bench.runs.stepper import engine_available
-from llm_bench.runs.train import Training
+from llm_bench.runs.training.checkpoint import Folder
+from llm_bench.runs.training.loop import Training
+from llm_bench.runs.training.stepper import engine_available
 from llm_bench.tasks import get_task
 
 EXPERIMENT = "llm/harness"

@@ -89,9 +89,9 @@ def run_profile(config: Any, env: Any, steps: int = 20) -> dict[str, Any]:
     Returns:
         Also ``batch_seconds``, of making a batch, and ``share_outside``, what of the step that adds.
     """
-    from llm_bench.runs.checkpoint import Folder
     from llm_bench.runs.session import session
-    from llm_bench.runs.train import Training
+    from llm_bench.runs.training.checkpoint import Folder
+    from llm_bench.runs.training.loop import Training
 
     opened = session(config, env)
     timers, training = HostTimers(), Training(config, opened, Folder(None, ""))

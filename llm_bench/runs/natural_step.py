@@ -76,7 +76,7 @@ def measure_slope(config: RunConfig, session: Session) -> dict[str, Any]:
     """
     from helene.trajectory import Trajectory
     from llm_bench.data.stream import BatchStream
-    from llm_bench.runs.stepper import PlainStepper
+    from llm_bench.runs.training.stepper import PlainStepper
 
     session.reset(config.seed)
     stream = BatchStream(len(session.tokens(config).train), config.batch_size, config.data_seed)

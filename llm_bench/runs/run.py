@@ -12,14 +12,14 @@ import torch
 from helene.lab.store import config_key
 from llm_bench.evaluation.evaluate import evaluate
 from llm_bench.models.loading import num_parameters
-from llm_bench.runs.checkpoint import Folder
 from llm_bench.runs.config import UNTRAINED, RunConfig, from_dict
 from llm_bench.runs.environment import Environment
 from llm_bench.runs.meters import Stopwatch
 from llm_bench.runs.natural_step import measure_slope
 from llm_bench.runs.session import Session, close_sessions, session
-from llm_bench.runs.state import Progressed
-from llm_bench.runs.train import Training
+from llm_bench.runs.training.checkpoint import Folder
+from llm_bench.runs.training.loop import Training
+from llm_bench.runs.training.state import Progressed
 from llm_bench.runs.untrained import evaluated, unsupported
 from llm_bench.tasks import get_task
 

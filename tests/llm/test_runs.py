@@ -20,7 +20,7 @@ from llm_bench.runs.config import from_dict
 from llm_bench.runs.environment import resolved
 from llm_bench.runs.run import run
 from llm_bench.runs.session import close_sessions, session
-from llm_bench.runs.train import Training
+from llm_bench.runs.training.loop import Training
 
 # Configs
 
@@ -298,8 +298,8 @@ def test_out_of_memory_is_a_row_and_the_sweep_goes_on(env, tmp_path, monkeypatch
 @pytest.mark.parametrize("config", [opt(), opt(method="helene", lr=1e-4), opt(task="copa", tuning="lora")], ids=str)
 def test_the_engine_makes_the_same_steps(config, env, monkeypatch):
     """Here without a graph: its two forwards run in threads of their own, each with hooks on the same modules."""
-    import llm_bench.runs.train as train
-    from llm_bench.runs.stepper import EngineStepper
+    import llm_bench.runs.training.loop as train
+    from llm_bench.runs.training.stepper import EngineStepper
 
     plain = result_of(config, env)
     monkeypatch.setattr(

@@ -15,13 +15,13 @@ from llm_bench.data.stream import BatchStream
 from llm_bench.evaluation.evaluate import Evaluation, evaluate
 from llm_bench.models.tuning import trained
 from llm_bench.runs import methods
-from llm_bench.runs.checkpoint import BEST, STATE, Folder, put_weights, weights
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.meters import Energy, PeakBytes, Stopwatch
-from llm_bench.runs.progress_bar import RunProgress
 from llm_bench.runs.session import Session
-from llm_bench.runs.state import Progressed
-from llm_bench.runs.stepper import Stepper, make_stepper
+from llm_bench.runs.training.checkpoint import BEST, STATE, Folder, put_weights, weights
+from llm_bench.runs.training.progress_bar import RunProgress
+from llm_bench.runs.training.state import Progressed
+from llm_bench.runs.training.stepper import Stepper, make_stepper
 from llm_bench.tasks import get_task
 
 COLLAPSED = 10  # steps in a row of loss exactly 0: no batch of text has it, a 16-bit overflow does
