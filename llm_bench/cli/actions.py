@@ -188,12 +188,13 @@ def estimate(arguments: argparse.Namespace) -> int:
     from helene.lab.progress import readable_seconds
     from helene.lab.store import Store
     from llm_bench.protocol.estimate import estimate as expect
-    from llm_bench.protocol.estimate import predict_run, shape_of
+    from llm_bench.protocol.estimate import size_of
     from llm_bench.protocol.execute import experiment
     from llm_bench.protocol.plan import cells, test_runs, tuning_runs
+    from llm_bench.runs.predicted_memory import predict_run
 
     bench = given.bench(arguments, check=False)
-    shapes = {name: shape_of(bench.env.source(name)) for name in bench.models.values()}
+    sizes = {name: size_of(bench.env.source(name)) for name in bench.models.values()}
     records = []
     if arguments.store.is_file():
         with Store(arguments.store, read_only=True) as store:
@@ -204,7 +205,7 @@ def estimate(arguments: argparse.Namespace) -> int:
         runs = [r for c in here for r in tuning_runs(bench.preset, c, name, bench.device)]
         runs += [r for c in here for r in test_runs(bench.preset, c, name, bench.device, 1.0)]
         runs = [bench.asked(run) for run in runs]
-        found = expect(runs, shapes, records, lambda c: predict_run(c, bench.env.source(c.model)).total)
+        found = expect(runs, sizes, records, lambda c: predict_run(c, bench.env.source(c.model)).total)
         total += found.seconds
         print(
             f"{kind}, {name}: {found.runs} runs, {readable_seconds(found.seconds)} of training "

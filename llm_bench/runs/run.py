@@ -157,7 +157,7 @@ def _keep_trajectory(training: Training, env: Environment, key: str) -> int | No
 
 
 def _predicted(config: RunConfig, env: Environment) -> str:
-    from llm_bench.protocol.estimate import predict_run
+    from llm_bench.runs.predicted_memory import predict_run
 
     try:
         needed = predict_run(config, env.source(config.model)).summary()

@@ -211,8 +211,8 @@ def test_the_update_of_a_gradient_method_is_counted() -> None:
 @pytest.mark.parametrize("tuning", ["full", "lora", "prefix"])
 @pytest.mark.parametrize("method", ["mezo", "helene", "ft-adam"])
 def test_runs_are_predicted_from_the_configuration_alone(tmp_path: Path, method: str, tuning: str) -> None:
-    from llm_bench.protocol.estimate import predict_run
     from llm_bench.runs.config import RunConfig
+    from llm_bench.runs.predicted_memory import predict_run
 
     module = build("opt-tiny", torch.float32, "cpu")
     module.config.save_pretrained(tmp_path)  # no weights
