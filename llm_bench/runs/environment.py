@@ -10,10 +10,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from llm_bench import models, splits
+from llm_bench.data import splits
+from llm_bench.models import loading
 from llm_bench.runs.config import RunConfig
 from llm_bench.tasks import get_task
-from llm_bench.tasks.base import Kind
+from llm_bench.tasks.task import Kind
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def _rows_fingerprint(*where: Any) -> str:
 
 @lru_cache(maxsize=16)
 def _model_fingerprint(source: str) -> str:
-    return models.fingerprint(source)
+    return loading.fingerprint(source)
 
 
 def resolved(config: RunConfig, env: Environment) -> RunConfig:

@@ -14,13 +14,13 @@ from helene.lab import canonical
 from helene.lab.executors import InlineExecutor
 from helene.lab.store import Store, config_key
 from helene.lab.sweep import sweep
+from llm_bench.data.stream import BatchStream
 from llm_bench.runs import config as configs
 from llm_bench.runs.config import from_dict
 from llm_bench.runs.environment import resolved
 from llm_bench.runs.run import run
 from llm_bench.runs.session import close_sessions, session
-from llm_bench.runs.stream import BatchStream
-from llm_bench.runs.train import Training
+from llm_bench.runs.training.loop import Training
 
 # Configs
 
@@ -298,8 +298,8 @@ def test_out_of_memory_is_a_row_and_the_sweep_goes_on(env, tmp_path, monkeypatch
 @pytest.mark.parametrize("config", [opt(), opt(method="helene", lr=1e-4), opt(task="copa", tuning="lora")], ids=str)
 def test_the_engine_makes_the_same_steps(config, env, monkeypatch):
     """Here without a graph: its two forwards run in threads of their own, each with hooks on the same modules."""
-    import llm_bench.runs.train as train
-    from llm_bench.runs.stepper import EngineStepper
+    import llm_bench.runs.training.loop as train
+    from llm_bench.runs.training.stepper import EngineStepper
 
     plain = result_of(config, env)
     monkeypatch.setattr(
@@ -327,8 +327,9 @@ def test_measuring_imports_with_little_installed():
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys({blocked!r}))
-import llm_bench.gpu_rows, llm_bench.runs.run, llm_bench.tables.execute, llm_bench.cli, llm_bench.tune
-import llm_bench.estimate, llm_bench.baselines.probing, llm_bench.tuning.lora, llm_bench.tuning.prefix
-import llm_bench.step_profile
+import tools.gpu_rows, llm_bench.runs.run, llm_bench.protocol.execute, llm_bench.cli
+import llm_bench.protocol.step_size_search, llm_bench.protocol.estimate, llm_bench.evaluation.probing
+import llm_bench.models.tuning.lora, llm_bench.models.tuning.prefix
+import llm_bench.cost.step_profile
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
