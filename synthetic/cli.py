@@ -102,7 +102,7 @@ def scaling(arguments: argparse.Namespace) -> int:
             cost=cost,
             executor=executor,
         )
-    from synthetic.report import write_report
+    from synthetic.report.write import write_report
 
     answer, sound = write_report(arguments.out, design, records, command, facts)
     print(answer)

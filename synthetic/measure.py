@@ -24,7 +24,7 @@ from helene.noise import NOISE_VERSION
 from synthetic.cli import cost
 from synthetic.design import load
 from synthetic.run import run
-from synthetic.speed import directions_over_randn, share_of_floor
+from synthetic.simulation.speed import directions_over_randn, share_of_floor
 
 EXPERIMENT = "speed"
 FLOOR_CELLS = ((1, 256), (8, 32), (8, 64), (16, 64), (32, 128))

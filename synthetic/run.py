@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from synthetic.controls import predict_cell
+from synthetic.control_theory.predict import predict_cell
 from synthetic.design import STATUS_OF, trials
-from synthetic.gram import run_gram
 from synthetic.methods import METHODS
 from synthetic.methods.base import Trial
-from synthetic.outcome import OUT_OF_BUDGET, REACHED, Outcome
+from synthetic.methods.scale import predicted_steps, scale_of
 from synthetic.problems import Problem, build
-from synthetic.scale import predicted_steps, scale_of
-from synthetic.simulator import simulate
-from synthetic.starts import starts
+from synthetic.problems.starts import starts
+from synthetic.simulation.gram import run_gram
+from synthetic.simulation.outcome import OUT_OF_BUDGET, REACHED, Outcome
+from synthetic.simulation.simulator import simulate
 
 _LETTER = {status: letter for letter, status in STATUS_OF.items()}
 

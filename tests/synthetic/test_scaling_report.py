@@ -16,15 +16,15 @@ from pyarrow import parquet
 from helene.lab import canonical
 from helene.lab.pages import write_index, write_text
 from helene.lab.records import Record
-from synthetic.analysis import analyse
-from synthetic.answers import against_mezo, answer, control_sentence
+from synthetic.analysis.explain import explain
+from synthetic.analysis.results import collect
+from synthetic.analysis.verdicts import analyse
 from synthetic.design import Design, load
-from synthetic.explain import explain
-from synthetic.export import CSV_COLUMNS
-from synthetic.related import refresh, related_section
-from synthetic.report import write_report
-from synthetic.results import collect
-from synthetic.runs import COLUMNS
+from synthetic.report.answers import against_mezo, answer, control_sentence
+from synthetic.report.export import CSV_COLUMNS
+from synthetic.report.related import refresh, related_section
+from synthetic.report.runs import COLUMNS
+from synthetic.report.write import write_report
 from tests.synthetic.scaling_cases import CONTROL_LAWS, follows_d, follows_max_d, made_up
 
 FACTS = {"commit": None, "dirty": None, "versions": {}, "command": "helene scaling"}
@@ -375,7 +375,7 @@ def test_pages_beside_it_are_linked_whichever_was_written_first(tmp_path):
 
 
 def test_drawing_never_imports_torch():
-    code = "import sys, synthetic.report; assert 'torch' not in sys.modules"
+    code = "import sys, synthetic.report.write; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

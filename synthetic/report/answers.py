@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from helene.lab.pages import two_places
-from synthetic.analysis import Analysed, Control
-from synthetic.explain import Explained, explain
-from synthetic.results import FAMILIES, TITLES
+from synthetic.analysis.explain import Explained, explain
+from synthetic.analysis.results import FAMILIES, TITLES
+from synthetic.analysis.verdicts import Analysed, Control
 
 STARTS = {
     "coordinate": "fixed distance per coordinate",

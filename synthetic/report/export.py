@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from synthetic.analysis import Analysed
-from synthetic.explain import Explained, explain
-from synthetic.exponents import Fit
-from synthetic.results import Measured
+from synthetic.analysis.explain import Explained, explain
+from synthetic.analysis.exponents import Fit
+from synthetic.analysis.results import Measured
+from synthetic.analysis.verdicts import Analysed
 
 SCHEMA = "scaling/1"
 CSV_COLUMNS = (

@@ -21,8 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from synthetic.design import CONTROLS, FIRST_ORDER
-from synthetic.exponents import (
+from synthetic.analysis.exponents import (
     FEWEST_CELLS,
     LEAST_D,
     Fit,
@@ -33,7 +32,8 @@ from synthetic.exponents import (
     main_fit,
     ratio_of,
 )
-from synthetic.results import Series
+from synthetic.analysis.results import Series
+from synthetic.design import CONTROLS, FIRST_ORDER
 
 MARGIN, NEAR, FAR = 0.05, 0.25, 0.75
 INTERACTING = ("coupled", "regression")  # problems whose layers do; the theorem supposes that they do not

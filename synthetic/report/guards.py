@@ -9,13 +9,13 @@ from typing import Any
 from markupsafe import Markup
 
 from helene.lab.pages import Section, badge, number, paragraph, subtitle, table, two_places
-from synthetic.analysis import Analysed, Control
+from synthetic.analysis.exponents import Fit
+from synthetic.analysis.results import FAMILIES
+from synthetic.analysis.sensitivity import sensitivities
+from synthetic.analysis.verdicts import Analysed, Control
 from synthetic.design import RACE
-from synthetic.exponents import Fit
-from synthetic.export import tuning_of
-from synthetic.results import FAMILIES
-from synthetic.sections import by_family, exponent, unbroken
-from synthetic.sensitivity import sensitivities
+from synthetic.report.export import tuning_of
+from synthetic.report.sections import by_family, exponent, unbroken
 
 _THEORIES = {
     "exact chain": "exact in law: a Markov chain of one number per eigenvalue (and layer)",

@@ -8,12 +8,12 @@ from markupsafe import Markup
 
 from helene.lab.figures import Drawing
 from helene.lab.pages import Section, badge, details, figure, number, paragraph, subtitle, table, two_places
-from synthetic.analysis import Analysed
-from synthetic.answers import STARTS
+from synthetic.analysis.explain import explain
+from synthetic.analysis.exponents import Fit
+from synthetic.analysis.results import FAMILIES, TITLES, Measured
+from synthetic.analysis.verdicts import Analysed
 from synthetic.design import CAP, RACE, Design
-from synthetic.explain import explain
-from synthetic.exponents import Fit
-from synthetic.results import FAMILIES, TITLES, Measured
+from synthetic.report.answers import STARTS
 
 Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
 _HOW_TO_READ = (

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from helene.lab.pages import Section, badge, paragraph, subtitle, table
-from synthetic.analysis import Analysed
-from synthetic.answers import STARTS, Conclusion
-from synthetic.results import FAMILIES
-from synthetic.sections import exponent, spread
+from synthetic.analysis.results import FAMILIES
+from synthetic.analysis.verdicts import Analysed
+from synthetic.report.answers import STARTS, Conclusion
+from synthetic.report.sections import exponent, spread
 
 
 def glance_section(analysed: Sequence[Analysed]) -> Section:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from synthetic.analysis import Analysed
-from synthetic.exponents import ratio_of
-from synthetic.results import TITLES, Series
+from synthetic.analysis.exponents import ratio_of
+from synthetic.analysis.results import TITLES, Series
+from synthetic.analysis.verdicts import Analysed
 
 CANDIDATES = ("helene", "helene_layer_floors")
 CONTROLS_OF_A_WIN = (

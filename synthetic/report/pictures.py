@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from helene.lab.figures import Drawing, ScalingSeries, scaling_figure
-from synthetic.analysis import Analysed
+from synthetic.analysis.verdicts import Analysed
 
 ZEROTH = ("helene", "mezo", "heavy_ball", "per_layer")
 

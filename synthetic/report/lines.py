@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from helene.lab import canonical
-from synthetic.analysis import Analysed, Control
-from synthetic.explain import explain
-from synthetic.export import tuning_of
-from synthetic.sensitivity import sensitivities
+from synthetic.analysis.explain import explain
+from synthetic.analysis.sensitivity import sensitivities
+from synthetic.analysis.verdicts import Analysed, Control
+from synthetic.report.export import tuning_of
 
 DIGITS = 4
 

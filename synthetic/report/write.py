@@ -10,17 +10,17 @@ from markupsafe import Markup
 
 from helene.lab.pages import Section, figure, paragraph, render_page, write_index, write_summary, write_text
 from helene.lab.records import Record
-from synthetic import guards, sections
-from synthetic.analysis import Analysed, analyse
-from synthetic.answers import Conclusion, answer, conclusions
+from synthetic.analysis.results import FAMILIES, collect
+from synthetic.analysis.verdicts import Analysed, analyse
 from synthetic.design import FIRST_ORDER, Design
-from synthetic.export import exponents_csv, summary_of
-from synthetic.lines import lines_of
-from synthetic.overview import conclusions_section, glance_section
-from synthetic.pictures import cuts
-from synthetic.related import related_section
-from synthetic.results import FAMILIES, collect
-from synthetic.runs import write_runs
+from synthetic.report import guards, sections
+from synthetic.report.answers import Conclusion, answer, conclusions
+from synthetic.report.export import exponents_csv, summary_of
+from synthetic.report.lines import lines_of
+from synthetic.report.overview import conclusions_section, glance_section
+from synthetic.report.pictures import cuts
+from synthetic.report.related import related_section
+from synthetic.report.runs import write_runs
 
 PART, TITLE = "scaling", "How steps scale with dimension"
 _MANY, _MAIN = 8, ("quadratic", "log_cosh")
