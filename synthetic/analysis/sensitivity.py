@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from synthetic.analysis.results import Measured, Series
-from synthetic.report.export import useful_width
+from synthetic.analysis.tuning import useful_width
 
 
 @dataclass(frozen=True)

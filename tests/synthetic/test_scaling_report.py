@@ -16,7 +16,6 @@ from pyarrow import parquet
 from helene.lab import canonical
 from helene.lab.pages import write_index, write_text
 from helene.lab.records import Record
-from synthetic.analysis.explain import explain
 from synthetic.analysis.results import collect
 from synthetic.analysis.verdicts import analyse
 from synthetic.design import Design, load
@@ -116,7 +115,7 @@ def win_on_quadratics(**laws):
     )
     base = {**CONTROL_LAWS, "helene": lambda n, w: 0.7 * follows_d(n, w), **laws}
     rows = analysed(design, base)
-    cause = next(e.cause for e in explain(rows) if e.candidate.method == "helene")
+    cause = helene(rows).explained.cause
     return cause, against_mezo(rows)[0]
 
 
@@ -140,7 +139,7 @@ def test_a_loss_is_explained_by_the_controls_that_need_as_many_steps():
 
 def test_no_difference_needs_no_explanation():
     rows = analysed(QUICK, {**CONTROL_LAWS, "helene": follows_d}, scatter=0.3)
-    found = next(e for e in explain(rows))
+    found = helene(rows).explained
     assert (found.outcome, found.cause) == ("draw", "none needed")
 
 
@@ -172,7 +171,7 @@ def with_edges(series):
 
 def test_without_matched_controls_a_win_is_unexplained():
     rows = analysed(QUICK, {**CONTROL_LAWS, "helene": lambda n, w: 0.7 * follows_d(n, w)})
-    assert next(e.cause for e in explain(rows)) == "unexplained"
+    assert helene(rows).explained.cause == "unexplained"
     assert "unexplained until" in against_mezo(rows)[0]
 
 
