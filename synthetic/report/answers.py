@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from helene.lab.pages import two_places
-from synthetic.analysis import Analysed, Control
-from synthetic.explain import Explained, explain
-from synthetic.results import FAMILIES, TITLES
+from synthetic.analysis.explain import Explained
+from synthetic.analysis.results import FAMILIES, TITLES
+from synthetic.analysis.verdicts import Analysed, Control
 
 STARTS = {
     "coordinate": "fixed distance per coordinate",
@@ -111,7 +111,7 @@ def against_mezo(analysed: Sequence[Analysed], method: str = "helene", title: st
 def comparisons(analysed: Sequence[Analysed], method: str = "helene", title: str = "HELENE") -> list[Conclusion]:
     """The same with the series that each sentence rests on."""
     rows = [a for a in analysed if a.series.method == method and a.ratio is not None and not a.series.variant]
-    found = {(e.candidate.family, e.candidate.start): e for e in explain(analysed) if e.candidate.method == method}
+    found = {(a.series.family, a.series.start): a.explained for a in rows if a.explained is not None}
     groups: dict[tuple[str, str], list[Analysed]] = {}
     for a in rows:
         assert a.ratio is not None

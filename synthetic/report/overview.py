@@ -1,4 +1,4 @@
-"""The report in two tables: every family at a glance, and the cells of each conclusion. Never imports torch."""
+"""The report in three tables: every family, every conclusion, every difference explained. Never imports torch."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from helene.lab.pages import Section, badge, paragraph, subtitle, table
-from synthetic.analysis import Analysed
-from synthetic.answers import STARTS, Conclusion
-from synthetic.results import FAMILIES
-from synthetic.sections import exponent, spread
+from helene.lab.pages import Section, badge, number, paragraph, subtitle, table
+from synthetic.analysis.results import FAMILIES, TITLES
+from synthetic.analysis.verdicts import Analysed
+from synthetic.report.answers import STARTS, Conclusion
+from synthetic.report.words import exponent, spread, unbroken
 
 
-def glance_section(analysed: Sequence[Analysed]) -> Section:
+def overview_sections(analysed: Sequence[Analysed], concluded: Sequence[Conclusion]) -> list[Section]:
+    """Every family at a glance, what each conclusion rests on, and what explains the differences from MeZO."""
+    explained = _explanations(analysed)
+    return [_glance(analysed), _conclusions(concluded), *([explained] if explained else [])]
+
+
+def _glance(analysed: Sequence[Analysed]) -> Section:
     """A row for each family and start: what HELENE's steps follow, beside the two controls."""
     rows = []
     for family, start in dict.fromkeys((a.series.family, a.series.start) for a in analysed):
@@ -53,7 +59,7 @@ def _value(a: Analysed | None, name: str) -> str:
     return "–" if found is None else spread(found).partition("\N{NO-BREAK SPACE}")[0]
 
 
-def conclusions_section(concluded: Sequence[Conclusion]) -> Section:
+def _conclusions(concluded: Sequence[Conclusion]) -> Section:
     """A block per conclusion: the sentence, then the series and cells that it was drawn from."""
     body: list[Markup | str] = [
         paragraph("Each sentence above with the cells that it rests on; the numbers lead to the runs themselves.")
@@ -82,3 +88,25 @@ def conclusions_section(concluded: Sequence[Conclusion]) -> Section:
             table(headers, rows, numeric=(8,)),
         ]
     return Section("What each conclusion rests on", body, anchor="conclusions")
+
+
+def _explanations(analysed: Sequence[Analysed]) -> Section | None:
+    """HELENE against MeZO, and which matched control does as well; None where no control was run."""
+    rows = []
+    for e in (a.explained for a in analysed if a.explained is not None):
+        others = ", ".join(
+            f"{TITLES.get(name, name)} {number(value)} [{number(low)}, {number(high)}]"
+            for name, (value, low, high) in e.rivals.items()
+        )
+        home = f"{e.candidate.family.replace('_', ' ')}, {e.candidate.start}"
+        rows.append([home, unbroken(e.candidate.label), spread(e.ratio), e.cause, others])
+    if not rows:
+        return None
+    text = (
+        "A win is an interval of steps over tuned MeZO's that lies below 1. It is the curvature's only if the matched "
+        "controls lose: heavy-ball MeZO, h replaced by its mean, h shuffled over coordinates, step sizes per layer, a "
+        "growing step, Sophia's clip, each with the same number of trials. A control that needs at most 3 % more steps "
+        "than the winner, within its interval, explains the win."
+    )
+    headers = ["where", "method", "× MeZO", "explained by", "steps of each control over the method's"]
+    return Section("What explains a difference", [paragraph(text), table(headers, rows)], anchor="explanations")

@@ -9,13 +9,13 @@ from typing import Any
 from markupsafe import Markup
 
 from helene.lab.pages import Section, badge, number, paragraph, subtitle, table, two_places
-from synthetic.analysis import Analysed, Control
+from synthetic.analysis.exponents import Fit
+from synthetic.analysis.results import FAMILIES
+from synthetic.analysis.sensitivity import sensitivities
+from synthetic.analysis.tuning import tuning_of
+from synthetic.analysis.verdicts import Analysed, Control
 from synthetic.design import RACE
-from synthetic.exponents import Fit
-from synthetic.export import tuning_of
-from synthetic.results import FAMILIES
-from synthetic.sections import by_family, exponent, unbroken
-from synthetic.sensitivity import sensitivities
+from synthetic.report.words import by_family, exponent, unbroken
 
 _THEORIES = {
     "exact chain": "exact in law: a Markov chain of one number per eigenvalue (and layer)",
@@ -26,7 +26,12 @@ _THEORIES = {
 }
 
 
-def controls_section(analysed: Sequence[Analysed]) -> Section:
+def guard_sections(analysed: Sequence[Analysed]) -> list[Section]:
+    """The controls, the same exponents by other fits, what was tuned, and what tuning is worth."""
+    return [_controls(analysed), _guards(analysed), _tuning(analysed), _sensitivity(analysed)]
+
+
+def _controls(analysed: Sequence[Analysed]) -> Section:
     """Predicted against measured exponents of the two controls."""
     rows = []
     for a in analysed:
@@ -78,7 +83,7 @@ def _against(fit: Fit, name: str, predicted: float | None) -> str | None:
     return f"{two_places(predicted)}, {measured or '–'}"
 
 
-def guards_section(analysed: Sequence[Analysed]) -> Section:
+def _guards(analysed: Sequence[Analysed]) -> Section:
     """The same exponents on other subsets, and the competing laws."""
     body: list[Markup | str] = [
         paragraph(
@@ -136,7 +141,7 @@ def _both(fit: Fit) -> str | None:
     return "\N{NO-BREAK SPACE}/\N{NO-BREAK SPACE}".join(values) or None
 
 
-def tuning_section(analysed: Sequence[Analysed]) -> Section:
+def _tuning(analysed: Sequence[Analysed]) -> Section:
     """What was chosen, how sharp the choice is, and what missed."""
     body: list[Markup | str] = [
         paragraph(
@@ -166,7 +171,7 @@ def _tuned(a: Analysed) -> list[Any] | None:
     return [q, chosen or None, len(t["at_edge"]), len(t["censored"]), t["useful_width"], lost]
 
 
-def sensitivity_section(analysed: Sequence[Analysed]) -> Section:
+def _sensitivity(analysed: Sequence[Analysed]) -> Section:
     """What tuning is worth, per method and family."""
     rows = []
     for s in sensitivities(a.series for a in analysed):

@@ -15,7 +15,7 @@ import numpy as np
 
 from helene.lab.cells import percentile_interval
 from helene.lab.fits import Cells, Explanation, PowerLawFit, compare_explanations, fit_power_law
-from synthetic.results import Series
+from synthetic.analysis.results import Series
 
 FEWEST_CELLS, LEAST_D, LEAST_W = 8, 64, 16
 EXPLANATIONS = (

@@ -3,7 +3,7 @@ r"""Many runs of one method on one problem at once: seeds x trials as tensor dim
 Directions are those of `helene.noise`: layer i is the parameter at position i, its coordinates are the elements, so a
 row follows the optimizers of `helene.optimizers` to rounding. On a separable problem, methods that commute with turns
 run in the eigenbasis, where a gradient costs no product of matrices; their directions are turned once per seed. MeZO on
-a quadratic goes a block of steps at a time (`synthetic.blocks`).
+a quadratic goes a block of steps at a time (`synthetic.simulation.blocks`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from helene import functional
-from synthetic.blocks import block_of, descend_block
-from synthetic.directions import Directions
 from synthetic.methods.base import Method, Signal, State
 from synthetic.methods.zeroth import MeZO
-from synthetic.outcome import Ledger, Outcome
 from synthetic.problems.base import Problem
+from synthetic.simulation.blocks import block_of, descend_block
+from synthetic.simulation.directions import Directions
+from synthetic.simulation.outcome import Ledger, Outcome
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from helene.lab import canonical
-from synthetic.analysis import Analysed, Control
-from synthetic.explain import explain
-from synthetic.export import tuning_of
-from synthetic.sensitivity import sensitivities
+from synthetic.analysis.sensitivity import sensitivities
+from synthetic.analysis.tuning import tuning_of
+from synthetic.analysis.verdicts import Analysed, Control
 
 DIGITS = 4
 
@@ -33,7 +32,8 @@ def lines_of(analysed: Sequence[Analysed], provenance: Mapping[str, Any]) -> str
             "cause": e.cause,
             "controls": e.rivals,
         }
-        for e in explain(analysed)
+        for a in analysed
+        if (e := a.explained) is not None
     ]
     for s in sensitivities(a.series for a in analysed):
         told = asdict(s)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from synthetic.export import useful_width
-from synthetic.results import Measured, Series
+from synthetic.analysis.results import Measured, Series
+from synthetic.analysis.tuning import useful_width
 
 
 @dataclass(frozen=True)

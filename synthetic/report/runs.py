@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from helene.files import write_whole
-from synthetic.analysis import Analysed
+from synthetic.analysis.verdicts import Analysed
 from synthetic.design import STATUS_OF
 
 COLUMNS = (

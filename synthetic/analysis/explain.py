@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from synthetic.analysis import Analysed
-from synthetic.exponents import ratio_of
-from synthetic.results import TITLES, Series
+from synthetic.analysis.exponents import ratio_of
+from synthetic.analysis.results import TITLES, Series
 
 CANDIDATES = ("helene", "helene_layer_floors")
 CONTROLS_OF_A_WIN = (
@@ -47,23 +46,21 @@ class Explained:
     cause: str
 
 
-def explain(analysed: Sequence[Analysed]) -> list[Explained]:
-    """Every candidate that was compared with MeZO, in the order given; borrowed starts are left out."""
-    out = []
-    for a in analysed:
-        s = a.series
-        if s.method not in CANDIDATES or a.ratio is None or s.borrowed or s.variant:
-            continue
-        rivals = {}
-        for b in analysed:
-            same = (b.series.family, b.series.start) == (s.family, s.start)
-            if same and b.series.method in CONTROLS_OF_A_WIN and not b.series.variant:
-                ratio = ratio_of(b.series, s)
-                if ratio is not None:
-                    rivals[b.series.method] = ratio
-        outcome = "win" if a.ratio[2] < 1.0 else "loss" if a.ratio[1] > 1.0 else "draw"
-        out.append(Explained(s, a.ratio, rivals, outcome, _cause(outcome, rivals)))
-    return out
+def explain(series: Series, ratio: tuple[float, float, float] | None, members: Sequence[Series]) -> Explained | None:
+    """What explains a series' ratio to MeZO, given all series of its family and start.
+
+    None for methods that are no candidates, for variants, and for borrowed starts: their runs are explained once.
+    """
+    if series.method not in CANDIDATES or ratio is None or series.borrowed or series.variant:
+        return None
+    rivals = {}
+    for other in members:
+        if other.method in CONTROLS_OF_A_WIN and not other.variant:
+            against = ratio_of(other, series)
+            if against is not None:
+                rivals[other.method] = against
+    outcome = "win" if ratio[2] < 1.0 else "loss" if ratio[1] > 1.0 else "draw"
+    return Explained(series, ratio, rivals, outcome, _cause(outcome, rivals))
 
 
 def _cause(outcome: str, rivals: dict[str, tuple[float, float, float]]) -> str:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from synthetic.design import seeds, spaces, trials
-from synthetic.directions import Directions
 from synthetic.methods import METHODS
+from synthetic.methods.scale import scale_of
 from synthetic.problems import Problem, build
-from synthetic.scale import scale_of
-from synthetic.simulator import simulate
-from synthetic.starts import starts
+from synthetic.problems.starts import starts
+from synthetic.simulation.directions import Directions
+from synthetic.simulation.simulator import simulate
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 r"""Predicted counts of the two controls, cell by cell, on the very grid that is measured.
 
-Theories, the sharpest that the family allows. On quadratics whose layers do not interact the exact chain of
-`synthetic.predict`; on other separable losses draws of the recursion itself where d is small, else the mean field of
-`synthetic.density`, with the factor by which the chain's median differs from its mean on isotropic layers of the same
-number and width; on quadratics whose layers interact such draws too; on real data the second moments M = E[x xᵀ] of
-the quadratic model at the minimizer, which obey a linear recursion:
+Theories, the sharpest that the family allows. On quadratics whose layers do not interact the exact chain of `chain`; on
+other separable losses draws of the recursion itself where d is small, else the density of `mean_field`, with the factor
+by which the chain's median differs from its mean on isotropic layers of the same number and width; on quadratics whose
+layers interact such draws too; on real data the second moments M = E[x xᵀ] of the quadratic model at the minimizer,
+which obey a linear recursion:
 
     M ← M − η (H M + M H) + η² (2 H M H + tr(H M H) I)          with one direction for all layers,
 
@@ -21,13 +21,13 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from synthetic import predict
-from synthetic.density import PROFILES, Group, mean_field_steps
+from synthetic.control_theory import chain
+from synthetic.control_theory.mean_field import PROFILES, Group, mean_field_steps
 from synthetic.design import seeds
+from synthetic.methods.scale import scale_of
 from synthetic.problems import Problem, build
 from synthetic.problems.separable import Separable
-from synthetic.scale import scale_of
-from synthetic.starts import starts
+from synthetic.problems.starts import starts
 
 _START_SEEDS = 16
 _DRAWN_TO = 192  # above, draws would cost more than all else
@@ -70,12 +70,12 @@ def predict_cell(config: dict[str, Any]) -> dict[str, Any]:
     return _told("mean field", steps)
 
 
-def _told(theory: str, found: float | predict.Array, d: int = 0) -> dict[str, Any]:
+def _told(theory: str, found: float | chain.Array, d: int = 0) -> dict[str, Any]:
     """The result, from a count or from many runs at many step sizes."""
     if isinstance(found, float):
         return {"status": "reached", "steps": found, "theory": theory, "range": None}
-    band = predict.scatter(found, *(len(which) for which in seeds(d).values()))
-    return {"status": "reached", "steps": predict.tuned(found), "theory": theory, "range": list(band)}
+    band = chain.scatter(found, *(len(which) for which in seeds(d).values()))
+    return {"status": "reached", "steps": chain.tuned(found), "theory": theory, "range": list(band)}
 
 
 def _runs(d: int) -> int:
@@ -94,20 +94,20 @@ def _kinds(problem: Separable, x0: torch.Tensor, per_layer: bool) -> tuple[_Kind
     return tuple(_kind(problem, x0, part) for part in parts)
 
 
-def _chain(problem: Separable, x0: torch.Tensor, per_layer: bool, target: float) -> predict.Array:
+def _chain(problem: Separable, x0: torch.Tensor, per_layer: bool, target: float) -> chain.Array:
     """Counts of the chain, coordinates that share a direction, an eigenvalue and a distance being one block."""
     return _chain_counts(_kinds(problem, x0, per_layer), per_layer, target)
 
 
 @cache
-def _chain_counts(layers: tuple[_Kind, ...], per_layer: bool, target: float) -> predict.Array:
+def _chain_counts(layers: tuple[_Kind, ...], per_layer: bool, target: float) -> chain.Array:
     blocks = max(len(layer) for layer in layers)
     lam, sizes, squares = np.zeros((3, len(layers), blocks))  # blocks that a layer lacks are empty
     for i, layer in enumerate(layers):
         for j, ((eigenvalue, _, distance), count) in enumerate(layer):
             lam[i, j], sizes[i, j], squares[i, j] = eigenvalue, count, count * distance**2
     d = int(sizes.sum())
-    return predict.chain_counts(lam, sizes, squares, per_layer, target, _runs(d), race=_race(d))
+    return chain.chain_counts(lam, sizes, squares, per_layer, target, _runs(d), race=_race(d))
 
 
 @cache
@@ -115,12 +115,12 @@ def _median_over_mean(n: int, w: int, per_layer: bool, target: float) -> float:
     problem = build({"kind": "quadratic", "layers": [[n, w]]})
     assert isinstance(problem, Separable)
     x0 = starts(problem, "coordinate", 1.0, [0])
-    median = predict.tuned(_chain(problem, x0[0], per_layer, target))
+    median = chain.tuned(_chain(problem, x0[0], per_layer, target))
     return median / second_moment_steps(problem, x0.numpy(), per_layer, target)
 
 
 @cache
-def _drawn(profile: str, directions: tuple[_Kind, ...], anchor: float, per_layer: bool, target: float) -> predict.Array:
+def _drawn(profile: str, directions: tuple[_Kind, ...], anchor: float, per_layer: bool, target: float) -> chain.Array:
     """Counts of draws in the eigenbasis, signs of the start at random."""
     alike = [(*kind, count) for kinds in directions for kind, count in kinds]
     curvature, scales, distances = (
@@ -130,7 +130,7 @@ def _drawn(profile: str, directions: tuple[_Kind, ...], anchor: float, per_layer
     layers = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
     phi, d = PROFILES[profile], int(ends[-1])
     signs = np.random.default_rng([0, d, per_layer]).choice([-1.0, 1.0], (_runs(d), d))
-    return predict.drawn_counts(
+    return chain.drawn_counts(
         lambda u: curvature * scales * phi.slope(u / scales),
         lambda u: (curvature * scales**2 * phi.value(u / scales)).sum(-1),
         signs * distances,
@@ -143,12 +143,12 @@ def _drawn(profile: str, directions: tuple[_Kind, ...], anchor: float, per_layer
 
 def _drawn_coupled(
     problem: Problem, start: dict[str, Any], x0: torch.Tensor, per_layer: bool, target: float
-) -> predict.Array:
+) -> chain.Array:
     """Counts of draws from the starts that are measured from, for they matter more than the directions."""
     scale, chosen = scale_of(problem, x0, target), seeds(problem.layers.d)["test"]
     chosen = chosen * max(2, _runs(problem.layers.d) // len(chosen))
     hessian = problem.hessian(torch.zeros(problem.layers.d, dtype=torch.float64)).numpy()
-    return predict.drawn_counts(
+    return chain.drawn_counts(
         lambda x: x @ hessian,
         lambda x: (x @ hessian * x).sum(-1),
         starts(problem, start["kind"], start["size"], chosen).numpy(),
@@ -169,7 +169,7 @@ def _mean_field(problem: Separable, profile: str, x0: torch.Tensor, per_layer: b
         for alike, count in kind
     ]
     anchor, best = scale.layer_trace if per_layer else scale.trace, math.inf
-    for q in predict.STEP_SIZES:
+    for q in chain.STEP_SIZES:
         limit = 1.5 * best if math.isfinite(best) else 1e4 * anchor / problem.constants.smallest
         best = min(best, mean_field_steps(profile, groups, q / anchor, target, limit))
     return best
@@ -195,7 +195,7 @@ def second_moment_steps(problem: Problem, x0: np.ndarray, per_layer: bool, targe
         hessian = problem.hessian(torch.zeros(problem.layers.d, dtype=torch.float64)).numpy()
         model = _Full(hessian, x0.T @ x0 / len(x0), blocks)
     found = math.inf
-    for q in predict.STEP_SIZES:
+    for q in chain.STEP_SIZES:
         found = min(found, _mean_count(model, q / anchor, target, found))
     return found
 

@@ -40,7 +40,7 @@ class Ledger:
         num_trials: Trials.
         target: Relative gap at which a run ends.
         budget: Most steps of a run.
-        race: See `synthetic.simulator.simulate`.
+        race: See `synthetic.simulation.simulator.simulate`.
         trace: Whether to keep the gap of every step; runs then go on to the budget.
         dtype: Of the gaps that will be judged.
     """

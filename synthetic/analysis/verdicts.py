@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from synthetic.design import CONTROLS, FIRST_ORDER
-from synthetic.exponents import (
+from synthetic.analysis.explain import Explained, explain
+from synthetic.analysis.exponents import (
     FEWEST_CELLS,
     LEAST_D,
     Fit,
@@ -33,7 +33,8 @@ from synthetic.exponents import (
     main_fit,
     ratio_of,
 )
-from synthetic.results import Series
+from synthetic.analysis.results import Series
+from synthetic.design import CONTROLS, FIRST_ORDER
 
 MARGIN, NEAR, FAR = 0.05, 0.25, 0.75
 INTERACTING = ("coupled", "regression")  # problems whose layers do; the theorem supposes that they do not
@@ -79,6 +80,7 @@ class Analysed:
         verdict: On "steps follow max_i d_i and not d", in the design's words.
         ratio: Steps against MeZO's: geometric mean over the verdict's cells with its interval; None for MeZO itself.
         forwards_ratio: The same of forwards; None where no count of forwards is fair.
+        explained: What explains the ratio, for the methods of `synthetic.analysis.explain.CANDIDATES`.
     """
 
     series: Series
@@ -89,6 +91,7 @@ class Analysed:
     verdict: str
     ratio: tuple[float, float, float] | None
     forwards_ratio: tuple[float, float, float] | None = None
+    explained: Explained | None = None
 
     @property
     def main(self) -> Fit:
@@ -137,7 +140,17 @@ def _analysed(s: Series, members: Sequence[Series], fits: dict[str, Fit], instru
     forwards = None if against is None or ratio is None else in_forwards(ratio, s, against)
     held_out = [] if len(s.cells) < FEWEST_CELLS or main.law is None else explanations_of(s)
     control = next((c for c in instrument.controls if CONTROLS.get(s.method) == c.kind), None)
-    return Analysed(s, fits, held_out, control, follows, verdict_of(s, follows, instrument.broken), ratio, forwards)
+    return Analysed(
+        series=s,
+        fits=fits,
+        explanations=held_out,
+        control=control,
+        follows=follows,
+        verdict=verdict_of(s, follows, instrument.broken),
+        ratio=ratio,
+        forwards_ratio=forwards,
+        explained=explain(s, ratio, members),
+    )
 
 
 def _control(series: Series) -> Control | None:

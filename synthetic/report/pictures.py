@@ -7,12 +7,32 @@ from collections.abc import Sequence
 import numpy as np
 
 from helene.lab.figures import Drawing, ScalingSeries, scaling_figure
-from synthetic.analysis import Analysed
+from synthetic.analysis.results import FAMILIES
+from synthetic.analysis.verdicts import Analysed
+from synthetic.design import FIRST_ORDER
 
-ZEROTH = ("helene", "mezo", "heavy_ball", "per_layer")
+Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
+_DRAWN = ("helene", "mezo", "per_layer", "heavy_ball", *FIRST_ORDER)
+_SETTINGS = ("k ", "beta")  # variants that differ from the plain method in one setting alone
 
 
-def cuts(rows: Sequence[Analysed], title: str) -> list[tuple[str, Drawing, str]]:
+def pictures_of(analysed: Sequence[Analysed]) -> Pictures:
+    """All cuts of all families and starts."""
+    out: Pictures = {}
+    for family, start in dict.fromkeys((a.series.family, a.series.start) for a in analysed):
+        rows = [a for a in analysed if (a.series.family, a.series.start) == (family, start) and not a.series.borrowed]
+        rows = [a for a in rows if a.series.method in _DRAWN and not a.series.variant.startswith(_SETTINGS)]
+        zeroth = [a for a in rows if a.series.method not in FIRST_ORDER]
+        first = [a for a in rows if a.series.method in FIRST_ORDER]
+        title = FAMILIES.get(family, family)
+        drawn = [(f"zeroth-{name}", d, c) for name, d, c in _cuts(zeroth, f"{title}: losses only")]
+        drawn += [(f"first-{name}", d, c) for name, d, c in _cuts(first, f"{title}: gradients or Hessians")]
+        if drawn:
+            out[family, start] = drawn
+    return out
+
+
+def _cuts(rows: Sequence[Analysed], title: str) -> list[tuple[str, Drawing, str]]:
     """Figures of a family and start: steps against n at one width, and against the width at one n.
 
     Args:
