@@ -40,12 +40,13 @@ class Source:
         uses_batch_size: Whether it needs B.
         needs_closure: Whether ``step`` must be given a ``curvature_closure``.
         needs_probes: Whether only a zeroth-order method can use it.
+        has_backward: Whether it takes a backward, and so the memory of gradients and activations.
         replayable: Whether ĥ is a function of the step's scalars and z.
         of_step: Whether ĥ is B g ⊙ g of the step's own g, which the kernels and captured steps compute themselves.
     """
 
     name = "none"
-    uses_batch_size = needs_closure = needs_probes = of_step = False
+    uses_batch_size = needs_closure = needs_probes = has_backward = of_step = False
     replayable = True
 
     def forwards(self, pair: int) -> int:
@@ -91,7 +92,7 @@ class _OwnBatch(Source):
 
 class _Backprop(Source):
     name = "backprop"
-    uses_batch_size = True
+    uses_batch_size = has_backward = True
     replayable = False
 
     def forwards(self, pair: int) -> int:

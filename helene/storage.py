@@ -100,7 +100,7 @@ def _is_finite(stored: Tensor) -> bool:
     return all(math.isfinite(bound.item()) for bound in torch.aminmax(stored))  # nan spreads to both
 
 
-def read(state: Tensors, name: str, span: slice, dtype: torch.dtype) -> Tensor:
+def read(state: Mapping[str, Tensor], name: str, span: slice, dtype: torch.dtype) -> Tensor:
     """Elements of a state in the dtype of arithmetic; a view where that is how they are stored."""
     stored = state[name]
     if f"{name}_scale" in state:
@@ -108,7 +108,18 @@ def read(state: Tensors, name: str, span: slice, dtype: torch.dtype) -> Tensor:
     return stored[span].to(dtype)
 
 
-def is_rounded(state: Tensors, name: str) -> bool:
+def read_all(state: Mapping[str, Tensor], rule: Rule, span: slice, dtype: torch.dtype) -> Any:
+    """Elements of all of a rule's states, as its ``State``."""
+
+    def of(name: str) -> Tensor | None:
+        if name not in rule.kept:
+            return None
+        return state[name] if name in rule.COUNTERS else read(state, name, span, dtype)
+
+    return rule.State(*map(of, rule.State._fields))
+
+
+def is_rounded(state: Mapping[str, Tensor], name: str) -> bool:
     """Whether `write` needs random words."""
     return state[name].dtype in (torch.bfloat16, torch.uint8, torch.int8)
 

@@ -180,14 +180,14 @@ class Base(torch.optim.Optimizer):
     @property
     def replayable(self) -> bool:
         """Whether an update is a function of the step's scalars and z, see `helene.trajectory`."""
-        return self.MEASUREMENT.replayable and self._source.replayable
+        return self.MEASUREMENT.replayable and self.source.replayable
 
     def forwards_at(self, step: int) -> int:
         """Forwards that a step makes, a backward counted as two."""
         rule, _, probing = self._describe(self.param_groups[0])
         forwards = self.MEASUREMENT.forwards(probing, self.num_blocks)
         estimates = isinstance(rule, CurvatureRule) and rule.estimates_at(step)
-        return forwards + (self._source.forwards(forwards) if estimates else 0)
+        return forwards + (self.source.forwards(forwards) if estimates else 0)
 
     @property
     def num_blocks(self) -> int:
@@ -195,13 +195,14 @@ class Base(torch.optim.Optimizer):
         return 1
 
     @property
-    def _source(self) -> Source:
+    def source(self) -> Source:
+        """Where the method's curvature comes from; `NONE` for methods without."""
         rule = self._describe(self.param_groups[0])[0]
         return rule.curvature if isinstance(rule, CurvatureRule) else NONE
 
     def measure(self, closure: Closure, curvature_closure: Closure | None, plan: StepPlan) -> Measured:
         """Evaluate what a step needs, leaving parameters and state alone."""
-        source = self._source
+        source = self.source
         if source.needs_closure and curvature_closure is None:
             raise ValueError(f"curvature={source.name!r} needs step(closure, curvature_closure)")
         scalars, loss, sample = plan.measurement.measure(self, closure, plan)
@@ -279,16 +280,7 @@ class Base(torch.optim.Optimizer):
         wide, held = compute_dtype(p.dtype), self.state.get(p, {})
         if not held.keys() >= set(rule.kept):
             return rule.init(torch.empty(span.stop - span.start, dtype=wide, device=p.device))
-        return rule.State(
-            *(
-                None
-                if name not in rule.kept
-                else held[name]
-                if name in rule.COUNTERS
-                else storage.read(held, name, span, wide)
-                for name in rule.State._fields
-            )
-        )
+        return storage.read_all(held, rule, span, wide)
 
     def write_state(self, index: int, plan: StepPlan, span: slice, old: Any, new: Any) -> None:
         """Store those elements of a parameter's state that have changed."""

@@ -170,7 +170,7 @@ class Training:
         if self.first_order or self.trajectory is not None:
             return None
         # Without a trajectory the sums are the optimizer's own: reading c at each step would make the host wait.
-        count, squares = _sum_of_squares(self.optimizer._statistics.summary())
+        count, squares = _sum_of_squares(self.optimizer.statistics.summary())
         before_count, before = self._slopes_before
         self._slopes_before = count, squares
         return math.sqrt(max(0.0, squares - before) / (count - before_count)) if count > before_count else None
