@@ -9,6 +9,7 @@ from typing import Any
 from helene.lab.executors import ProcessExecutor
 from helene.lab.provenance import provenance
 from helene.lab.store import Store
+from llm_bench.fingerprint import cache_folder
 from llm_bench.runs.environment import environment
 from llm_bench.tables import details, draw, page
 from llm_bench.tables.execute import Bench, execute, experiment
@@ -18,7 +19,6 @@ from llm_bench.tables.presets import Preset, get_preset
 from llm_bench.tasks.base import Kind
 from llm_bench.tiny import grammar
 from llm_bench.tiny.pretrain import Recipe, tiny_model
-from llm_bench.token_cache import cache_folder
 
 
 def tiny_bench(preset: Preset, cache: Path | None = None, kinds: tuple[Kind, ...] = ("causal", "masked")) -> Bench:

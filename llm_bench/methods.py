@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -69,6 +69,7 @@ _ALL = (
     _helene("helene-floor-3", "HELENE, floor 3", floor=3.0),
     _helene("helene-scalar-h", "HELENE, one h a layer (its largest)", floor="quantile:1"),
 )
+_OTHER_MEASURES = ("ForwardGrad", "FZOO", "HiZOO", "ZOConservative", "ZOScalarSign")  # than one pair of losses
 METHODS: Mapping[str, Method] = {method.name: method for method in _ALL}
 
 
@@ -90,9 +91,33 @@ def is_first_order(name: str) -> bool:
     return issubclass(_class(get_method(name)), FirstOrder)
 
 
-def captured(name: str) -> bool:
-    """Whether its steps can be captured: not where a curvature source has a batch or a backward of its own."""
-    return not is_first_order(name) and get_method(name).fixed.get("curvature", "spsa") in ("spsa", "none")
+def captured(name: str, curvature: str | None = None) -> bool:
+    """Whether the engine captures its steps: one pair of losses, and no batch or backward of the curvature's own.
+
+    Args:
+        name: Of the method.
+        curvature: Its source where it is not the method's own.
+    """
+    method = get_method(name)
+    source = curvature or method.fixed.get("curvature", "spsa")
+    return not is_first_order(name) and method.cls not in _OTHER_MEASURES and source in ("spsa", "none")
+
+
+def forwards(name: str, hyper: Mapping[str, Any]) -> Callable[[int], int]:
+    """How many forwards the method makes at a step (the first is 1), a backward counted as two.
+
+    Args:
+        name: Of the method.
+        hyper: Hyper-parameters over the method's own.
+
+    Raises:
+        ValueError: If it depends on the number of layers.
+    """
+    if hyper.get("direction_per_layer"):
+        raise ValueError("forwards with direction_per_layer depend on the model's layers; leave it out of hyper here")
+    told = {key: value for key, value in hyper.items() if key != "model"}
+    optimizer = build(name, nn.Linear(1, 1), {"lr": 1e-3, **told}, seed=0, batch_size=1, steps=1)
+    return cast(Callable[[int], int], optimizer.forwards_at)
 
 
 def build(name: str, module: nn.Module, hyper: Mapping[str, Any], *, seed: int, batch_size: int, steps: int) -> Any:

@@ -14,13 +14,9 @@ from typing import Any
 
 from llm_bench import encode
 from llm_bench.encode import Encoded
+from llm_bench.fingerprint import cache_folder
 from llm_bench.models import LanguageModel
 from llm_bench.tasks.base import Example, Task
-
-
-def cache_folder() -> Path:
-    """Where tiny models and tokens are kept."""
-    return Path(os.environ.get("HELENE_CACHE") or Path.home() / ".cache" / "helene")
 
 
 def encoded(model: LanguageModel, task: Task, examples: Sequence[Example]) -> list[Encoded]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_bench import models, splits
+from llm_bench.fingerprint import identities
 from llm_bench.runs.config import RunConfig
 from llm_bench.tasks import get_task
 from llm_bench.tasks.base import Kind
@@ -71,7 +72,8 @@ def _rows_fingerprint(*where: Any) -> str:
 
 
 @lru_cache(maxsize=16)
-def _model_fingerprint(source: str) -> str:
+def _model_fingerprint(source: str, files: tuple[Any, ...]) -> str:
+    """Asked for every run of a plan; ``files`` are other ones once one of them changes."""
     return models.fingerprint(source)
 
 
@@ -85,8 +87,9 @@ def resolved(config: RunConfig, env: Environment) -> RunConfig:
     if config.device != device:
         raise ValueError(f"the run is for device {config.device!r}, this machine's is {env.device!r}; set device")
     split = (config.kind, config.task, config.data_seed, config.k, config.num_train, config.num_dev, config.num_test)
+    source = env.source(config.model)
     found: dict[str, Any] = {
-        "fingerprint": _model_fingerprint(env.source(config.model)),
+        "fingerprint": _model_fingerprint(source, identities(source)),
         "rows": _rows_fingerprint(env.data, *split),
     }
     for name, value in found.items():

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llm_bench import models
+from llm_bench.fingerprint import cache_folder
 from llm_bench.preflight import write_known
 from llm_bench.tasks.base import Kind
 from llm_bench.tiny import grammar
 from llm_bench.tiny.tokenizer import make_tokenizer
-from llm_bench.token_cache import cache_folder
 
 KNOWN = "the film is funny and the plot is clever . It was great. Anna is in the garden and Ben has the red ball."
 _MASKED_SHARE = 0.03
