@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from helene.files import write_whole
-from llm_bench.tuning import trained
+from llm_bench.models.tuning import trained
 
 STATE, BEST, TRAJECTORY = "state.pt", "best.pt", "trajectory.npz"
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from llm_bench import methods
-from llm_bench.models import DTYPES
+from llm_bench.models.loading import DTYPES
+from llm_bench.models.tuning import Tuning, TuningName
+from llm_bench.runs import methods
 from llm_bench.runs.products import PRODUCTS, Products
 from llm_bench.tasks import get_task
-from llm_bench.tasks.base import Kind
-from llm_bench.tuning import Tuning, TuningName
+from llm_bench.tasks.task import Kind
 
 UNTRAINED = ("zero-shot", "icl", "linear-probe", "bias-only")
 
@@ -29,7 +29,7 @@ class RunConfig:
         model: Name of the model, found by the environment.
         kind: ``causal`` or ``masked``.
         task: As in `llm_bench.tasks`.
-        method: Of `llm_bench.methods`, or ``zero-shot``, ``icl``, ``linear-probe``, ``bias-only``.
+        method: Of `llm_bench.runs.methods`, or ``zero-shot``, ``icl``, ``linear-probe``, ``bias-only``.
         tuning: ``full``, ``lora`` or ``prefix``, with ``rank``, ``alpha``, ``length``.
         lr: Learning rate.
         eps: Radius of the probes; None for first-order methods.
@@ -44,7 +44,7 @@ class RunConfig:
         num_dev: Dev rows in all; None is the task's number. Few-shot splits have k a class.
         num_test: Most test rows.
         role: ``test`` looks at the test set, once, at the end; ``tune`` never does; ``measure`` makes no step and
-            measures slopes (`llm_bench.natural`).
+            measures slopes (`llm_bench.runs.natural_step`).
         target: Dev metric in [0, 1] at which the count of steps, forwards and seconds ends; None counts nothing.
         dtype: Of the weights.
         products: How products of float32 weights are computed: ``float32``, ``tf32`` (on CUDA) or ``bfloat16``

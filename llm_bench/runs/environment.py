@@ -10,11 +10,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from llm_bench import models, splits
-from llm_bench.fingerprint import identities
+from llm_bench.data import splits
+from llm_bench.models import loading
+from llm_bench.models.fingerprint import identities
 from llm_bench.runs.config import RunConfig
 from llm_bench.tasks import get_task
-from llm_bench.tasks.base import Kind
+from llm_bench.tasks.task import Kind
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def _rows_fingerprint(*where: Any) -> str:
 @lru_cache(maxsize=16)
 def _model_fingerprint(source: str, files: tuple[Any, ...]) -> str:
     """Asked for every run of a plan; ``files`` are other ones once one of them changes."""
-    return models.fingerprint(source)
+    return loading.fingerprint(source)
 
 
 def resolved(config: RunConfig, env: Environment) -> RunConfig:

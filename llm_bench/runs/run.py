@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 from helene.lab.store import config_key
-from llm_bench.evaluate import evaluate
-from llm_bench.models import num_parameters
-from llm_bench.natural import measure_slope
+from llm_bench.evaluation.evaluate import evaluate
+from llm_bench.models.loading import num_parameters
 from llm_bench.runs.checkpoint import Folder
 from llm_bench.runs.config import UNTRAINED, RunConfig, from_dict
 from llm_bench.runs.environment import Environment
 from llm_bench.runs.meters import Stopwatch
+from llm_bench.runs.natural_step import measure_slope
 from llm_bench.runs.products import forwards_of, matmuls
-from llm_bench.runs.progressed import Progressed
 from llm_bench.runs.session import Session, close_sessions, session
+from llm_bench.runs.state import Progressed
 from llm_bench.runs.train import Training
 from llm_bench.runs.untrained import evaluated, unsupported
 from llm_bench.tasks import get_task
@@ -165,7 +165,7 @@ def _keep_trajectory(training: Training, env: Environment, key: str) -> int | No
 
 
 def _predicted(config: RunConfig, env: Environment) -> str:
-    from llm_bench.estimate import predict_run
+    from llm_bench.protocol.estimate import predict_run
 
     try:
         needed = predict_run(config, env.source(config.model)).summary()

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from llm_bench import methods
-from llm_bench.batches import Batch
+from llm_bench.data.batches import Batch
+from llm_bench.runs import methods
 
 Loss = Callable[[Any, Batch], Tensor]
 # Sources of curvature that look at a minibatch of their own.

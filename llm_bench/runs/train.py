@@ -11,19 +11,19 @@ import numpy as np
 import torch
 
 from helene.trajectory import Trajectory
-from llm_bench import methods
-from llm_bench.evaluate import Evaluation, evaluate
-from llm_bench.runs.bar import RunProgress
+from llm_bench.data.stream import BatchStream
+from llm_bench.evaluation.evaluate import Evaluation, evaluate
+from llm_bench.models.tuning import trained
+from llm_bench.runs import methods
 from llm_bench.runs.checkpoint import BEST, STATE, Folder, put_weights, weights
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.meters import Energy, PeakBytes, Stopwatch
 from llm_bench.runs.products import forwards_of
-from llm_bench.runs.progressed import Progressed
+from llm_bench.runs.progress_bar import RunProgress
 from llm_bench.runs.session import Session
+from llm_bench.runs.state import Progressed
 from llm_bench.runs.stepper import Stepper, make_stepper
-from llm_bench.runs.stream import BatchStream
 from llm_bench.tasks import get_task
-from llm_bench.tuning import trained
 
 COLLAPSED = 10  # steps in a row of loss exactly 0: no batch of text has it, a 16-bit overflow does
 JUDGED_EVERY = 50  # steps; fixed, so that an interrupted run is judged where an uninterrupted one is

@@ -266,8 +266,8 @@ def test_trajectories_replay_to_the_bit() -> None:
 def test_a_transformers_model(tuning: str) -> None:
     """A small random OPT in bf16 with a padded batch, each way of tuning, against optimizer.step."""
     transformers = pytest.importorskip("transformers")
-    from llm_bench.models import LanguageModel
-    from llm_bench.tuning import Tuning, prepare, trained
+    from llm_bench.models.loading import LanguageModel
+    from llm_bench.models.tuning import Tuning, prepare, trained
 
     config = transformers.OPTConfig(
         vocab_size=512, hidden_size=64, ffn_dim=256, num_hidden_layers=3, num_attention_heads=4,

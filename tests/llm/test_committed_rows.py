@@ -12,9 +12,10 @@ from collections import defaultdict
 import pytest
 
 from helene.lab.store import config_key, read_jsonl
-from llm_bench import committed, methods
+from llm_bench.cli import committed_pages as committed
+from llm_bench.protocol.plan import choose
+from llm_bench.runs import methods
 from llm_bench.runs.config import UNTRAINED, from_dict
-from llm_bench.tables.plan import choose
 
 ROWS = sorted((committed.RECORDS / "rows").glob("*.jsonl"))
 WITHDRAWN = sorted((committed.RECORDS / "withdrawn").glob("*.jsonl"))

@@ -10,7 +10,7 @@ from llm_families import make
 from safetensors.torch import load_file, save_file
 from small_runs import opt
 
-from llm_bench import fingerprint, models
+from llm_bench.models import fingerprint, loading
 from llm_bench.runs.environment import environment, resolved
 
 OLD = time.time() - 60
@@ -51,7 +51,7 @@ def test_changed_weights_and_tokenizers_are_another_model(change, folder, toy_da
     before = resolved(opt(), env)
     assert resolved(opt(), env) == before
     copied = shutil.copytree(folder, tmp_path / "copy")
-    assert models.fingerprint(copied) == before.fingerprint, "the same content elsewhere"
+    assert loading.fingerprint(copied) == before.fingerprint, "the same content elsewhere"
     change(folder)
     assert resolved(opt(), env).fingerprint != before.fingerprint, "in the same process, in the same place"
     with pytest.raises(ValueError, match="made with model"):
@@ -62,21 +62,21 @@ def test_files_are_read_once_until_they_change(folder, monkeypatch):
     read = []
     whole = fingerprint.hashlib.file_digest
     monkeypatch.setattr(fingerprint.hashlib, "file_digest", lambda *a: read.append(a[0].name) or whole(*a))
-    first = models.fingerprint(folder)
+    first = loading.fingerprint(folder)
     names = len(read)
     assert names >= 2
-    assert models.fingerprint(folder) == first
+    assert loading.fingerprint(folder) == first
     assert len(read) == names, "known by their identity"
     one_byte(folder)
-    assert models.fingerprint(folder) != first
+    assert loading.fingerprint(folder) != first
     assert len(read) == names + 1, "only the changed file is read"
-    assert models.fingerprint(folder) != first
+    assert loading.fingerprint(folder) != first
     assert len(read) == names + 2, "a file that was just written may change again within the clock's tick"
 
 
 def test_a_damaged_cache_is_not_believed(folder):
-    first = models.fingerprint(folder)
+    first = loading.fingerprint(folder)
     kept = list((fingerprint.cache_folder() / "digests").iterdir())
     for path in kept:
         path.write_text("abc")
-    assert models.fingerprint(folder) == first
+    assert loading.fingerprint(folder) == first

@@ -108,7 +108,7 @@ def test_two_sweeps_on_one_store_are_refused(tmp_path):
 
 def test_a_trajectory_is_kept_beside_the_store_and_replays(env, tmp_path):
     from helene.trajectory import Trajectory
-    from llm_bench import methods
+    from llm_bench.runs import methods
     from llm_bench.runs.checkpoint import weights
 
     config = resolved(opt(lr=1e-3), env)

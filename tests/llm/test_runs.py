@@ -14,12 +14,12 @@ from helene.lab import canonical
 from helene.lab.executors import InlineExecutor
 from helene.lab.store import Store, config_key
 from helene.lab.sweep import sweep
+from llm_bench.data.stream import BatchStream
 from llm_bench.runs import config as configs
 from llm_bench.runs.config import from_dict
 from llm_bench.runs.environment import resolved
 from llm_bench.runs.run import run
 from llm_bench.runs.session import close_sessions, session
-from llm_bench.runs.stream import BatchStream
 from llm_bench.runs.train import Training
 
 # Configs
@@ -349,8 +349,9 @@ def test_measuring_imports_with_little_installed():
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys({blocked!r}))
-import llm_bench.gpu_rows, llm_bench.runs.run, llm_bench.tables.execute, llm_bench.cli, llm_bench.tune
-import llm_bench.estimate, llm_bench.baselines.probing, llm_bench.tuning.lora, llm_bench.tuning.prefix
-import llm_bench.step_profile
+import tools.gpu_rows, llm_bench.runs.run, llm_bench.protocol.execute, llm_bench.cli
+import llm_bench.protocol.step_size_search, llm_bench.protocol.estimate, llm_bench.evaluation.probing
+import llm_bench.models.tuning.lora, llm_bench.models.tuning.prefix
+import llm_bench.cost.step_profile
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
