@@ -138,7 +138,7 @@ def test_the_order_depends_on_the_seed():
         opt(method="helene", lr=1e-4, hyper={"interval": 3}),
         opt(method="helene-own-batch", lr=1e-4),
         opt(method="zo-sgd-cons", lr=1e-3),
-        opt(method="forward-grad"),
+        opt(method="forward-grad", eps=None),
         opt(method="fzoo", lr=1e-3, hyper={"num_directions": 2}),
         opt(method="ft-adam", eps=None),
         opt(task="copa", tuning="lora", lr=1e-2),
