@@ -115,8 +115,8 @@ class _Sharded(ZerothOrder):
             raise ValueError(f"of a sharded model each rank holds a part: {reason}; use MeZO or HELENE as they come")
         return plan
 
-    def layer_dimension(self, index: int) -> int:
-        return sum(self._places[target.name].numel for target in self.targets if target.layer == index)
+    def numel(self, target: Target) -> int:
+        return self._places[target.name].numel
 
     def _make_probe(self, targets: list[Target], scratch: Scratch | None = None) -> Probe:
         return _InPlace(targets, self._whole, self._group)

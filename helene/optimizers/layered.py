@@ -119,6 +119,9 @@ class Layered(torch.optim.Optimizer):
         if len({target.id for target in self.targets}) < len(self.targets):
             twice = [name for name, count in Counter(target.name for target in self.targets).items() if count > 1]
             raise ValueError(f"parameters share the names {twice}, so they would share directions; give each its own")
+        self._dimensions = [0] * len(self.param_groups)
+        for target in self.targets:
+            self._dimensions[target.layer] += self.numel(target)
         self._claim = None
         self._arranged: Any = None
         layer_floors.check(self, rules)
@@ -168,7 +171,11 @@ class Layered(torch.optim.Optimizer):
 
     def layer_dimension(self, index: int) -> int:
         """Trained elements of the index-th group."""
-        return sum(target.tensor.numel() for target in self.targets if target.layer == index)
+        return self._dimensions[index]
+
+    def numel(self, target: Target) -> int:
+        """Elements of a parameter, all of them where this process holds a part."""
+        return target.tensor.numel()
 
     @property
     def state_names(self) -> list[str]:
@@ -196,6 +203,7 @@ class Layered(torch.optim.Optimizer):
         if isinstance(param_group, dict):
             checks.group(param_group, self.param_groups, self.defaults)
             self.scheduled.append("lr" not in param_group)
+            param_group = {name: self._plain(value) for name, value in param_group.items()}
         super().add_param_group(param_group)
         self.param_groups[-1]["step"] = self.param_groups[0]["step"]
         if hasattr(self, "targets"):  # else the constructor has more to come
