@@ -134,15 +134,21 @@ def sweep(path: str, count: int, seed: int, say: Any = print, least: bool = True
         case = draw(rng, path)
         verdict = contract.check(case, path)
         counts[verdict.kind] += 1
-        if verdict.kind == "disagreed":
-            if least:
-                case, verdict = shrink(case, path)
-            what = f"{case.method} {sorted(case.asked - set(BASE[case.method]))} {verdict.text[:30]}"
-            if what not in seen:
-                seen.add(what)
-                found.append(f"{path}: {case!r}\n    {verdict.text}")
-                say(f"[{path} {i}] {case!r}\n    {verdict.text}")
+        if verdict.kind != "disagreed":
+            continue
+        if least and len(seen) < 30:
+            case, verdict = shrink(case, path)
+        kinds = {(e.kind, *e.what[1:2]) if e.kind == "set" else e.kind for e in case.events}
+        what = f"{sorted(map(str, kinds))} {sorted(case.asked - {*BASE[case.method]})} {_digest(verdict.text)}"
+        if what not in seen:
+            seen.add(what)
+            found.append(f"{path}: {case!r}\n    {verdict.text}")
+            say(f"[{path} {i}] {case!r}\n    {verdict.text}")
     return counts, found
+
+
+def _digest(text: str) -> str:
+    return re.sub(r"[0-9.e+-]+", "#", text)[:60]
 
 
 def whole_table(path: str, say: Any = print) -> tuple[Counter[str], list[str]]:
@@ -155,8 +161,8 @@ def whole_table(path: str, say: Any = print) -> tuple[Counter[str], list[str]]:
         counts[verdict.kind] += 1
         if verdict.kind == "disagreed":
             case = str(row).split("-", 1)[1]
-            methods.setdefault((case, re.sub(r"[0-9.e+-]+", "#", verdict.text)[:60]), []).append(row.case.method)
-            if len(methods[case, re.sub(r"[0-9.e+-]+", "#", verdict.text)[:60]]) == 1:
+            methods.setdefault((case, _digest(verdict.text)), []).append(row.case.method)
+            if len(methods[case, _digest(verdict.text)]) == 1:
                 say(f"[{path}] {row}: {row.case!r}\n    {verdict.text}")
     return counts, [f"{path} {key[0]}: {', '.join(who)}" for key, who in methods.items()]
 

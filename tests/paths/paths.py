@@ -267,7 +267,6 @@ IN_INTERPRETER: dict[str, Callable[[Case], Run]] = {
     "kernels": kernels_path,
     "kernels-replay": kernels_replay,
     "graph": lambda case: kernels_engine(case, **RING),
-    "graph-deferred": lambda case: kernels_engine(case, deferred=True, **RING),
-    "graph-mixed": lambda case: kernels_engine(case, deferred=True, mixed=True, with_model=False),
+    "graph-mixed": lambda case: kernels_engine(case, mixed=True, with_model=False),
     "graph-replay": lambda case: kernels_engine(case, engine_replay),
 }
