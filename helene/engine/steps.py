@@ -18,6 +18,7 @@ from helene.engine.watch import ModelWatch, OptimizerWatch
 from helene.optimizers.zeroth import ZerothOrder
 from helene.probe import scalar_loss, strangers
 from helene.reads import BufferWatch
+from helene.undo import deferred_interrupts
 
 
 class Made(NamedTuple):
@@ -84,11 +85,12 @@ class Steps:
             self._updates.pay()
             self._capture(shape, direct)
             self._look_at_model()
-        captured = shape.graph is not None
-        self._updates.begin(step, captured)
-        if captured:
-            made = self._replay(shape, step)
+        if shape.graph is not None:
+            with deferred_interrupts(self._ranks.size == 1):  # other ranks may be gone, and must not be waited for
+                self._updates.begin(step, True)
+                made = self._replay(shape, step)
         else:
+            self._updates.begin(step, False)
             made = self._eager(shape, step)
             self._look_at_model()
         shape.steps += 1

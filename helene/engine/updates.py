@@ -10,6 +10,7 @@ from helene.engine.copies import Deferred
 from helene.kernels.methods import NUM_HYPERS, Method, method_of
 from helene.kernels.tiles import Tiles
 from helene.optimizers.zeroth import ZerothOrder
+from helene.undo import deferred_interrupts
 
 
 class FusedUpdates:
@@ -77,10 +78,11 @@ class FusedUpdates:
 
     def pay(self) -> None:
         """Make the update that a deferred step still owes; waits for nothing."""
-        if self._owes:
-            self._owes = False
-            self._make()
-            self._control.values[2:3].zero_()  # so that the next step does not make it again
+        with deferred_interrupts():
+            if self._owes:
+                self._owes = False
+                self._make()
+                self._control.values[2:3].zero_()  # so that the next step does not make it again
 
     def settle(self) -> None:
         """Pay, and bring the optimizer's statistics and trajectory up to date."""

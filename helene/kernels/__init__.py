@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from helene.kernels.backend import VARIABLE, Backend, backend
+from helene.undo import deferred_interrupts
 
-__all__ = ["Backend", "apply", "backend", "can_apply", "normal", "words", "write_perturbed"]
+__all__ = ["Backend", "Launches", "backend", "can_apply", "normal", "words", "write_perturbed"]
 
 
 def wanted(device: torch.device) -> bool:
@@ -91,13 +92,25 @@ def can_apply(optimizer: Any) -> bool:
     return all(backend(t).is_triton for t in tensors) and isinstance(methods.method_of(optimizer), methods.Method)
 
 
-def apply(optimizer: Any, step: int, scalars: list[float]) -> None:
-    """One step of an optimizer for which `can_apply` holds.
+class Launches:
+    """One step of an optimizer for which `can_apply` holds; see `helene.optimizers.chunkwise.Moves`.
 
-    Parameters and state come out as by the generic loop of `helene.optimizers.base`, given equal z.
+    Parameters and state come out as by the generic loop of `helene.optimizers.base`, given equal z. A launch can be
+    neither repeated nor undone, so Ctrl-C waits for the last of them.
     """
-    from helene.kernels import eager, methods
 
-    method = methods.method_of(optimizer)
-    assert isinstance(method, methods.Method)
-    eager.apply(optimizer, method, step, optimizer._coefficients(scalars)[0])
+    def __init__(self, optimizer: Any, step: int, scalars: list[float]) -> None:
+        self._what = optimizer, step, optimizer._coefficients(scalars)[0]
+        self.begun = False
+
+    def make(self) -> None:
+        """Launch them, once."""
+        from helene.kernels import eager, methods
+
+        optimizer, step, slope = self._what
+        method = methods.method_of(optimizer)
+        assert isinstance(method, methods.Method)
+        with deferred_interrupts():
+            if not self.begun:
+                self.begun = True
+                eager.apply(optimizer, method, step, slope)

@@ -16,6 +16,8 @@ from helene.optimizers import state as storage
 from helene.optimizers.rounding import RoundingWatch
 from helene.optimizers.statistics import Statistics
 from helene.probe import Closure
+from helene.swap import out_of_inference
+from helene.undo import Undo
 
 if TYPE_CHECKING:
     from helene.trajectory import Trajectory
@@ -83,7 +85,10 @@ class Base(torch.optim.Optimizer):
         self._prepare()
 
     def step(self, closure: Closure | None = None) -> Tensor:  # type: ignore[override]
-        """One update.
+        """One update. An interrupt (Ctrl-C) at any moment leaves it made or not begun: weights, state and counter agree.
+
+        While it runs, no other thread may read the parameters. With ``model`` given, one that calls the model is told
+        so by a RuntimeError; without, it reads perturbed weights unnoticed.
 
         Args:
             closure: Returns the loss of one minibatch as one number, and gives the same value when called twice at the
@@ -100,16 +105,22 @@ class Base(torch.optim.Optimizer):
         closure = checks.closure(closure)
         if self._stepping:
             raise RuntimeError("step was called within a step of the same optimizer; a closure only returns its loss")
-        self._stepping = True
+        undo = Undo()
         try:
-            with torch.inference_mode(False):  # or state would be tensors that no later step may write
-                step = self._begin()
-                with checks.without_backward():
-                    scalars, self.last_loss = self._measure(closure, step)
-                self._check_measured(scalars)
-                self._apply(step, scalars)
+            try:
+                undo.note(lambda: setattr(self, "_stepping", False))
+                undo.modes()
+                self._stepping = True
+                with out_of_inference():  # or state would be tensors that no later step may write
+                    step = self._begin()
+                    with checks.without_backward():
+                        scalars, self.last_loss = self._measure(closure, step)
+                    self._check_measured(scalars)
+                    self._apply(step, scalars)
+            finally:
+                undo.run()
         finally:
-            self._stepping = False
+            undo.run()
         return self.last_loss
 
     @property
@@ -154,7 +165,11 @@ class Base(torch.optim.Optimizer):
         """Number of the step that starts now."""
         trained = [id(p) for group in self.param_groups for p in group["params"] if p.requires_grad]
         if trained != [id(target.tensor) for target in self._targets]:
-            self._prepare()
+            try:
+                self._prepare()
+            except BaseException:
+                self._targets = []  # nothing half prepared is taken for ready
+                raise
         named = [(target.tensor, target.name) for target in self._targets]
         if self._claim is None:
             self._claim = checks.Claim(type(self).__name__, named)
@@ -165,24 +180,54 @@ class Base(torch.optim.Optimizer):
                 group["lr"] = self._schedule(step)
         for group in self.param_groups:
             checks.nonnegative(group["lr"], f"lr at step {step}")
+        if self.trajectory is not None:
+            self.trajectory.check(self, step)
         return step
 
-    @torch.no_grad()
     def _apply(self, step: int, scalars: list[float]) -> None:
-        """Move every parameter, given what was measured."""
-        for group in self.param_groups:
-            group["step"] = step
-        self._statistics.add(self._coefficients(scalars))
-        gradient = self._gradient(step, scalars)
-        self._before_update(step, gradient)
-        watch = RoundingWatch() if not self._warned and step & (step - 1) == 0 else None
-        if kernels.can_apply(self):
-            if watch is not None:
-                chunkwise.sample_rounding(self, watch, gradient)
-            kernels.apply(self, step, scalars)
-        else:
-            chunkwise.apply(self, watch, gradient)
+        """Move every parameter, given what was measured: all of the step or, where it raises, all or nothing of it."""
+        undo = Undo()
+        try:
+            try:
+                undo.modes()
+                torch.set_grad_enabled(False)
+                self._move(step, scalars)
+            finally:
+                undo.run()
+        finally:
+            undo.run()
+
+    def _move(self, step: int, scalars: list[float]) -> None:
+        moves: chunkwise.Moves | kernels.Launches | None = None
+        statistics, before = self._statistics.after(self._coefficients(scalars)), [dict(g) for g in self.param_groups]
+        try:
+            for group in self.param_groups:
+                group["step"] = step
+            gradient = self._gradient(step, scalars)
+            self._before_update(step, gradient)
+            watch = RoundingWatch() if not self._warned and step & (step - 1) == 0 else None
+            if not kernels.can_apply(self):
+                moves = chunkwise.Moves(self, watch, gradient)
+            else:
+                if watch is not None:
+                    chunkwise.sample_rounding(self, watch, gradient)
+                moves = kernels.Launches(self, step, scalars)
+            self._finish(moves, statistics, step, scalars)
+        except BaseException:
+            try:
+                if moves is not None:  # an interrupt, most probably: what has begun is made whole
+                    self._finish(moves, statistics, step, scalars)
+            finally:
+                if moves is None or not moves.begun:
+                    for group, values in zip(self.param_groups, before, strict=True):
+                        group.update(values)
+            raise
         self._warned = self._warned or (watch is not None and watch.warn(step, stacklevel=5))
+
+    def _finish(self, moves: Any, statistics: Statistics, step: int, scalars: list[float]) -> None:
+        """Move, and note that it was done; to be called again where it was interrupted."""
+        moves.make()
+        self._statistics = statistics
         if self.trajectory is not None:
             self.trajectory.append(self, step, scalars)
 
@@ -209,16 +254,18 @@ class Base(torch.optim.Optimizer):
         size = span.stop - span.start
         return torch.full((size,), self._INITIAL.get(name, 0.0), dtype=compute_dtype(p.dtype), device=p.device)
 
-    def _write_state(self, index: int, span: slice, updates: Updates) -> None:
-        target = self._targets[index]
+    def _state_writes(self, index: int, span: slice, updates: Updates) -> list[tuple[Tensor, Tensor]]:
+        """What to copy where, for a chunk's state to be as updated."""
+        target, writes = self._targets[index], []
         state = self.state[target.tensor]
         for name, value in updates.items():
             if name in self._COUNTERS:
-                state[name] += value.sum()
+                writes.append((state[name], state[name] + value.sum()))
                 continue
             draw = noise.STATE_DRAW + self._STATE.index(name)
             words = self._words(draw, target, span) if storage.is_rounded(state, name) else None
-            storage.write(state, name, span, value, words)
+            writes += storage.writes(state, name, span, value, words)
+        return writes
 
     def _prepare(self) -> None:
         """Make the list of trained parameters, with their groups, ids and names; check every group."""

@@ -161,25 +161,21 @@ class Curved(Base):
             return 1.0
         return functional.bias_correction(group["beta2"], estimates)
 
-    def _refresh_curvature(self, step: int) -> None:
-        """Bring h up to date in a pass of its own, for what has to see all of it before theta moves."""
-        for index, (target, group) in enumerate(zip(self._targets, self._groups, strict=True)):
-            self._allocate(target.tensor, group)
+    def _layer_curvature(self, group: dict[str, Any]) -> list[Tensor]:
+        """h of a layer's parameters as the step under way will read it, flat."""
+        found, correction = [], self._correction(group)
+        for index, (target, owner) in enumerate(zip(self._targets, self._groups, strict=True)):
+            if owner is not group:
+                continue
+            h = self._read_state(index, CURVATURE, slice(0, target.tensor.numel())).clone()
             for start, end in chunks(target.tensor.numel()):
                 span = slice(start, end)
                 estimate = self._estimate(index, span, None)
-                state = {CURVATURE: self._read_state(index, CURVATURE, span)}
-                self._write_state(index, span, self._new_curvature(group, state, estimate)[1])
-        self._curvature_gradient = None
-
-    def _layer_curvature(self, group: dict[str, Any]) -> list[Tensor]:
-        """h of a layer's parameters as it is read, flat."""
-        correction = self._correction(group)
-        return [
-            self._read_state(i, CURVATURE, slice(0, t.tensor.numel())) * correction
-            for i, (t, g) in enumerate(zip(self._targets, self._groups, strict=True))
-            if g is group
-        ]
+                new, _ = self._new_curvature(group, {CURVATURE: h[span]}, estimate)
+                assert new is not None
+                h[span] = new
+            found.append(h.mul_(correction))
+        return found
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)

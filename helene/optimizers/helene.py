@@ -50,8 +50,7 @@ class Helene(Curved, ZerothOrder):
         interval: Steps between estimates of h (k), >= 1.
         gamma: Scale of the curvature in the denominator, > 0.
         floor: λ_i, > 0: one number or rule of `helene.floors` for all layers, or one per layer. A group's own
-            ``"floor"`` wins. A rule that looks at h costs one more draw of z at the steps that estimate h, and
-            these steps then use h as it is stored (a difference with narrow state only).
+            ``"floor"`` wins. A rule that looks at h costs one more draw of z at the steps that estimate h.
         denominator_eps: Added to the denominator, >= 0.
         curvature: A source of `helene.curvature`: "spsa", "spsa_own_batch", "backprop", "sampled_labels" or "none".
         bias_correction: Whether h is read as h / (1 − beta2ⁿ) after n estimates, which removes the pull of h_0 = 0; the
@@ -122,7 +121,6 @@ class Helene(Curved, ZerothOrder):
     def _before_update(self, step: int, gradient: Chunk) -> None:
         rules = {index: rule for index, rule in self._rules.items() if not isinstance(rule, RadiusFloor)}
         if self._estimates_at(step) and rules:
-            self._refresh_curvature(step)
             for index, rule in rules.items():
                 self.param_groups[index]["floor"] = self._ask(rule, index, step)
 

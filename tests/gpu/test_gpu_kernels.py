@@ -171,7 +171,7 @@ def test_updates_are_the_generic_loops(
             assert kernels.can_apply(optimizer)
             gradient = optimizer._gradient(step, [0.37])
             if fused:
-                kernels.apply(optimizer, step, [0.37])
+                kernels.Launches(optimizer, step, [0.37]).make()
             else:
                 with torch.no_grad():
                     chunkwise.apply(optimizer, None, gradient)
