@@ -71,13 +71,10 @@ def _run(config: RunConfig, env: Environment, key: str) -> dict[str, Any]:
     except OSError as err:  # it is an extra: what the run found is worth more
         result["trajectory_bytes"] = None
         result["message"] += f"; its trajectory was not kept: {err}"
-    if state.curve and (config.role == "test" or training.task.generates):
+    if state.curve and config.role == "test":
         result["replayed"] = training.to_best()
         scored = forwards_of(evaluate, config.products, opened.model.device.type)
-        if training.task.generates:
-            result["dev"]["metric"] = scored(opened.model, training.task, training.tokens.dev).metric
-        if config.role == "test":
-            result["test"] = scored(opened.model, training.task, opened.test_tokens(config)).summary()
+        result["test"] = scored(opened.model, training.task, opened.test_tokens(config)).summary()
     folder.remove()
     return {**result, **facts}
 

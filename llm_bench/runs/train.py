@@ -166,7 +166,7 @@ class Training:
                 return
         self.state.evaluation_seconds += watch.seconds
         best = self.state.look(dev, self._c_rms())
-        if best and self._copies and (self.config.role == "test" or self.task.generates):
+        if best and self._copies and self.config.role == "test":
             self.best_weights = None  # before the next copy, not beside it
             self.best_weights = weights(self.session.model.module, self._place_for_a_copy())
 
@@ -245,7 +245,7 @@ class Training:
             return False
         best = self.folder.load(BEST, torch.device("cpu"))
         progressed = Progressed(**saved["progressed"])
-        if self._copies and progressed.best_step > 0 and (self.config.role == "test" or self.task.generates):
+        if self._copies and progressed.best_step > 0 and self.config.role == "test":
             if best is None or best["step"] != progressed.best_step:
                 return False
             self.best_weights = best["weights"]

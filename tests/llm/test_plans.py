@@ -135,3 +135,15 @@ def test_configs_of_a_plan_are_plain():
         for run in plan.tuning_runs(SMALL, cell, "m", "cpu"):
             assert isinstance(run, RunConfig)
             assert np.isfinite(run.lr)
+
+
+def test_generating_tasks_are_tuned_by_loss():
+    """Whether or not earlier runs generated on dev."""
+    squad = dataclasses.replace(MEZO, task="squad")
+    config = plan.tuning_runs(dataclasses.replace(SMALL, tasks={"causal": ("squad",)}), squad, "m", "cpu")[0]
+
+    def one(lr, metric, loss):
+        dev = {"metric": metric, "loss": loss, "option_loss": loss, "auc": None}
+        return Record.of("x", dataclasses.replace(config, lr=lr).to_dict(), {"status": "out_of_budget", "dev": dev})
+
+    assert choose([one(1e-7, 0.4, 1.0), one(1e-6, 0.3, 0.9), one(1e-5, None, 1.2)]).lr == 1e-6
