@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from torch import nn
 from helene.lab.store import Record
 from llm_bench.data.batches import COARSE_OPTION, COARSE_SITES, PAD_TO, multiple_of
 from llm_bench.models.loading import DTYPES
+from llm_bench.protocol.speed import Model, Speeds, loading_seconds
+from llm_bench.protocol.work import TYPICAL_TOKENS, Work, typical
 from llm_bench.runs import methods
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.tasks import get_task
@@ -23,8 +24,6 @@ from llm_bench.tasks import get_task
 if TYPE_CHECKING:
     from llm_bench.models.step_memory import Prediction
 
-TYPICAL_TOKENS = {"sst2": 40, "sst5": 40, "trec": 20, "snli": 40, "mnli": 60, "rte": 100, "cb": 100, "boolq": 180}
-TYPICAL_TOKENS |= {"wsc": 60, "wic": 50, "copa": 25, "record": 300, "squad": 220}
 OPTION_TOKENS = 8  # of an option that has several
 
 
@@ -37,12 +36,14 @@ class Shape:
         embedding: Of the token embedding, which is counted once where it is tied.
         vocabulary: Tokens.
         hidden: Width.
+        layers: Blocks.
     """
 
     parameters: int
     embedding: int
     vocabulary: int
     hidden: int
+    layers: int = 12
 
 
 def shape_of(source: str | os.PathLike[str]) -> Shape:
@@ -68,7 +69,7 @@ def shape_of(source: str | os.PathLike[str]) -> Shape:
     if not total:
         layers, width = config.num_hidden_layers, config.hidden_size
         total = embedding + 12 * layers * width * width  # a transformer's usual count
-    return Shape(total, embedding, config.vocab_size, config.hidden_size)
+    return Shape(total, embedding, config.vocab_size, config.hidden_size, config.num_hidden_layers)
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,9 @@ class Estimate:
 
     Attributes:
         runs: How many.
-        seconds: Training seconds of all, one after the other.
+        seconds: Of all, one after the other: loading, steps, captures and evaluation.
         bytes: Of the largest.
-        source: ``measured`` or ``counted``: whether each run's speed was known from the store.
+        source: ``measured`` or ``counted``: whether runs like each were measured before.
     """
 
     runs: int
@@ -93,29 +94,26 @@ def estimate(
     shapes: Mapping[str, Shape],
     records: Iterable[Record] = (),
     predict: Callable[[RunConfig], int] | None = None,
+    work: Callable[[RunConfig], Work] = typical,
 ) -> Estimate:
     """What a plan will take.
 
     Args:
         configs: The runs.
         shapes: Of each model by name.
-        records: Runs made before: seconds a step are taken from those of the same cell.
+        records: Runs made before, on any task.
         predict: Peak bytes of a run, asked for the run that `step_bytes` takes for the largest.
+        work: What a run computes.
     """
-    known: dict[Any, list[float]] = {}
-    for record in records:
-        result = record.result
-        if result.get("steps"):
-            known.setdefault(_speed_key(record.config), []).append(result["training_seconds"] / result["steps"])
-    seconds, peak, sources = 0.0, 0, set()
+    speeds = Speeds(records, {name: Model(s.parameters, s.embedding, s.layers) for name, s in shapes.items()})
+    seconds, peak, sources = loading_seconds() * len({config.model for config in configs}), 0, set()
     largest: RunConfig | None = None
     for config in configs:
+        seconds += speeds.run(config, work(config))
         if config.method in UNTRAINED:
             continue
-        shape, measured = shapes[config.model], known.get(_speed_key(config.to_dict()))
-        sources.add("measured" if measured else "counted")
-        a_step = statistics.median(measured) if measured else _counted_seconds(config, shape)
-        seconds += a_step * config.steps
+        shape = shapes[config.model]
+        sources.add("measured" if speeds.known(config) else "counted")
         if step_bytes(config, shape) > peak:
             peak, largest = step_bytes(config, shape), config
     if predict is not None and largest is not None:
@@ -198,24 +196,3 @@ def _typical_batch(config: RunConfig, task: Any) -> dict[str, torch.Tensor]:
     batch |= {"option_sites": made(options, width), "option_tokens": made(options, width)}
     batch["option_mask"] = made(options, width, dtype=torch.float32)
     return batch | ({"labels": made(rows)} if task.loss == "classification" else {})
-
-
-def _counted_seconds(config: RunConfig, shape: Shape) -> float:
-    forwards = 3 if methods.is_first_order(config.method) else 2
-    tokens = config.batch_size * (config.row_length or TYPICAL_TOKENS.get(config.task, 64))
-    body = (shape.parameters - shape.embedding) * tokens + shape.embedding * config.batch_size
-    moved = 3 * shape.parameters * DTYPES[config.dtype].itemsize if config.tuning == "full" else 0
-    rate, traffic = _rates(config)
-    return forwards * body / rate + moved / traffic
-
-
-def _rates(config: RunConfig) -> tuple[float, float]:
-    """Multiply-adds and bytes a second that a device sustains; only used where no run has been measured."""
-    if config.device == "cpu":
-        return 2e10, 5e9
-    return (2.5e13 if config.dtype == "float32" else 2e14), 2e12
-
-
-def _speed_key(config: Mapping[str, Any]) -> tuple[Any, ...]:
-    names = ("model", "kind", "task", "method", "tuning", "dtype", "device", "batch_size", "engine")
-    return tuple(config[name] for name in names)

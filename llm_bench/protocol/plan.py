@@ -37,7 +37,7 @@ def cells(preset: Preset, methods: Iterable[str] | None = None, kinds: Iterable[
         for task in tasks:
             for method in preset.untrained:
                 cell = Cell(kind, task, method, "full")
-                if unsupported(_config(preset, cell, "x", "cpu", {})) is None:
+                if unsupported(_config(preset, cell, "x", "cuda", {})) is None:
                     found.append(cell)
             found += [Cell(kind, task, m, t) for m in preset.methods for t in preset.tunings]
     return [cell for cell in found if wanted is None or cell.method in wanted]

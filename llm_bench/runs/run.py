@@ -36,7 +36,7 @@ def run(config: Mapping[str, Any], env: Environment) -> dict[str, Any]:
         ``status`` and ``message``; ``test`` (metric, loss, option_loss, auc, num_examples) where the role allows; for
         trained methods ``dev`` at the best step, ``best_step``, ``curve`` (see `Progressed.look`), ``target`` (steps,
         forwards, seconds; inf is a miss), ``forwards``, ``tokens`` and ``padded_tokens`` of the steps, ``steps_made``
-        (how: see `Stepper.made`), ``hyper`` (what the optimizer was told), ``training_seconds``,
+        (in which mode, for what reason), ``hyper`` (what the optimizer was told), ``training_seconds``,
         ``evaluation_seconds``, ``peak_bytes`` by phase, ``energy_joules``, ``optimizer`` (its own diagnostics),
         ``trajectory_bytes``, ``replayed`` (whether the replay gave dev's loss again); for all ``parameters``,
         ``preflight``, ``data``.
@@ -118,7 +118,7 @@ def _trained(config: RunConfig, training: Training, state: Progressed) -> dict[s
         "forwards": state.forwards,
         "tokens": state.tokens,
         "padded_tokens": state.padded_tokens,
-        "steps_made": training.stepper.made(),
+        "steps_made": [{"mode": mode, "reason": reason, "steps": number} for mode, reason, number in state.made],
         "hyper": training.told(),
         "training_seconds": state.training_seconds,
         "evaluation_seconds": state.evaluation_seconds,

@@ -127,6 +127,7 @@ class Training:
             values = torch.stack([loss.detach().double() for loss in losses]).tolist() if losses else []
         state.losses += values
         state.training_seconds, state.forwards = self._watch.seconds, self.stepper.forwards
+        state.made = [(mode, reason, number) for (mode, reason), number in sorted(self.stepper.made.items())]
         if state.step % JUDGED_EVERY == 0 or state.step == goal:
             self._judge()
 
@@ -256,6 +257,7 @@ class Training:
             self.trajectory.header = header
         self.state = progressed
         self.stepper.forwards = progressed.forwards
+        self.stepper.made.update({(mode, reason): number for mode, reason, number in progressed.made})
         return True
 
 
