@@ -138,6 +138,8 @@ def test_time_is_judged_by_runs_of_the_same_kind_that_went_to_their_end():
     assert not Clock(1.0, [ended(70.0)]).has_time(config)
     assert Clock(1.0, [ended(70.0, steps=50)]).has_time(config), "one that diverged tells nothing"
     assert Clock(1.0, [ended(70.0, task="copa")]).has_time(config)
+    assert not Clock(1.0, [ended(70.0, method="helene")]).has_time(config), "another method's on the task"
+    assert Clock(1.0, [ended(70.0, method="helene"), ended(50.0)]).has_time(config)
     assert Clock(1.0, [ended(70.0), ended(50.0)]).has_time(config), "the latest counts"
 
 
