@@ -130,10 +130,13 @@ def shrink(case: Case, path: str, budget: int = 60) -> tuple[Case, Verdict]:
 def sweep(path: str, count: int, seed: int, say: Any = print, least: bool = True) -> tuple[Counter[str], list[str]]:
     """Run configurations on a path; the counts, and each kind of disagreement once."""
     rng, counts, found, seen = random.Random(f"{seed} {path}"), Counter[str](), [], set[str]()
+    refusals = Counter[str]()
     for i in range(count):
         case = draw(rng, path)
         verdict = contract.check(case, path)
         counts[verdict.kind] += 1
+        if verdict.kind == "refused":
+            refusals[_digest(verdict.text)] += 1
         if verdict.kind != "disagreed":
             continue
         if least and len(seen) < 30:
@@ -144,6 +147,8 @@ def sweep(path: str, count: int, seed: int, say: Any = print, least: bool = True
             seen.add(what)
             found.append(f"{path}: {case!r}\n    {verdict.text}")
             say(f"[{path} {i}] {case!r}\n    {verdict.text}")
+    for text, times in refusals.most_common(6):
+        say(f"    refused {times} times: {text}")
     return counts, found
 
 

@@ -71,12 +71,8 @@ def _simulator(start: int) -> tuple[Any, Tensor, Any]:
     """The problem, where runs start, and a function that gives a run's gaps."""
     from synthetic.methods import METHODS
     from synthetic.problems import build
-    from synthetic.starts import starts
-
-    try:
-        from synthetic.simulation.simulator import simulate
-    except ImportError:
-        from synthetic.simulator import simulate
+    from synthetic.problems.starts import starts
+    from synthetic.simulation.simulator import simulate
 
     problem = build(PROBLEM)
     x0 = starts(problem, "coordinate", 1.0, [start])
