@@ -44,7 +44,7 @@ def _swept(configs: Sequence[Any], jobs: int) -> float:
         return time.perf_counter() - start
 
 
-class Others:
+class OtherPrograms:
     """The share of the machine's processor time that other programs took, from construction until `share`."""
 
     def __init__(self) -> None:
@@ -70,11 +70,11 @@ def with_interval(name: str, function: Callable[..., float], *args: int) -> dict
     Half of all processes lie below the median, so that the least and the largest of seven enclose it with probability
     1 − 2 / 2^7, 98 %.
     """
-    found = []
+    ratios = []
     for _ in range(PROCESSES):
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            found.append(pool.submit(function, *args).result())
-    return {name: median(found), "low": min(found), "high": max(found), f"{name}s": found}
+            ratios.append(pool.submit(function, *args).result())
+    return {name: median(ratios), "low": min(ratios), "high": max(ratios), f"{name}s": ratios}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", metavar="FILE", type=Path, help="JSON lines to write, after some ten minutes")
     path = parser.parse_args(argv).path
-    try:  # what writing it in the end will need
+    try:  # fails before the ten minutes, not after
         tempfile.TemporaryFile(dir=path.resolve().parent).close()
     except OSError as err:
         parser.error(f"cannot write {path}: {err.strerror}")
@@ -91,22 +91,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     facts = provenance()
     records = []
     for n, width in FLOOR_CELLS:
-        others = Others()
+        others = OtherPrograms()
         config: dict[str, Any] = {"measure": "share_of_floor", "method": "mezo", "n": n, "width": width}
         records.append(_record(config, with_interval("share", share_of_floor, n, width), others, facts))
-    others = Others()
+    others = OtherPrograms()
     result = with_interval("ratio", directions_over_randn)
     records.append(_record({"measure": "directions_over_randn"}, result, others, facts))
-    others = Others()
+    others = OtherPrograms()
     records.append(_record({"measure": "two_workers", "preset": "standard"}, two_workers("standard"), others, facts))
     write_jsonl(path, records, EXPERIMENT)
     return 0
 
 
-def _record(config: dict[str, Any], result: dict[str, Any], others: Others, facts: dict[str, Any]) -> Record:
-    told = {"status": "reached", **result, "others": round(others.share(), 3)}
-    print(config, told, flush=True)
-    return Record.of(EXPERIMENT, config, told, facts)
+def _record(config: dict[str, Any], result: dict[str, Any], others: OtherPrograms, facts: dict[str, Any]) -> Record:
+    result_and_load = {"status": "reached", **result, "others": round(others.share(), 3)}
+    print(config, result_and_load, flush=True)
+    return Record.of(EXPERIMENT, config, result_and_load, facts)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ class _Worker:
         with _one_thread_environment():
             self.process.start()
         theirs.close()
-        self.index: int | None = None  # of the cell it is at
+        self.index: int | None = None  # position of the cell that it runs
         self.ready = False
         self.death: str | None = None
         self.since = time.perf_counter()

@@ -202,7 +202,7 @@ def _filled(y: Array, censored: Mask, mu: Array, sigma: Array, newton: bool) -> 
     square = np.where(censored, sigma**2 * np.maximum(1 + z * hazard, 0.0), 0.0)
     if not newton:
         return np.where(censored, mu + sigma * hazard, y), np.ones_like(y), square
-    gap = np.where(z > 1e3, 1 / np.maximum(z, 1.0), hazard - z)  # far out the difference would cancel
+    gap = np.where(z > 1e3, 1 / np.maximum(z, 1.0), hazard - z)  # far out the difference cancels
     return np.where(censored, mu + sigma / gap, y), np.where(censored, hazard * gap, 1.0), square
 
 

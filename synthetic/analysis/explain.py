@@ -60,7 +60,7 @@ def explain(series: Series, ratio: tuple[float, float, float] | None, members: S
             if against is not None:
                 rivals[other.method] = against
     outcome = "win" if ratio[2] < 1.0 else "loss" if ratio[1] > 1.0 else "draw"
-    return Explained(series, ratio, rivals, outcome, _cause(outcome, rivals))
+    return Explained(candidate=series, ratio=ratio, rivals=rivals, outcome=outcome, cause=_cause(outcome, rivals))
 
 
 def _cause(outcome: str, rivals: dict[str, tuple[float, float, float]]) -> str:

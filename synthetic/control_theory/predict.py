@@ -30,7 +30,7 @@ from synthetic.problems.separable import Separable
 from synthetic.problems.starts import starts
 
 _START_SEEDS = 16
-_DRAWN_TO = 192  # above, draws would cost more than all else
+_DRAWN_TO = 192  # largest d at which draws cost less than the rest of a cell
 _Kind = tuple[tuple[tuple[float, float, float], int], ...]
 
 
@@ -48,34 +48,34 @@ def predict_cell(config: dict[str, Any]) -> dict[str, Any]:
     groups, kind = spec["layers"], spec["kind"]
     if kind == "gram":  # isotropic: the mean falls by 1 − 1 / (d + 2) a step, at q = 1
         size = groups[0][1] if per_layer else groups[0][0] * groups[0][1]
-        return _told("closed form", math.log(target) / math.log1p(-1.0 / (size + 2.0)))
+        return _result("closed form", math.log(target) / math.log1p(-1.0 / (size + 2.0)))
     problem = build(spec)
     x0 = starts(problem, config["start"]["kind"], config["start"]["size"], range(_START_SEEDS))
     if kind == "quadratic":
         assert isinstance(problem, Separable)
-        return _told("exact chain", _chain(problem, x0[0], per_layer, target), problem.layers.d)
-    if kind == "coupled":  # its runs scatter widely, so that the mean says little of the median
+        return _result("exact chain", _chain(problem, x0[0], per_layer, target), problem.layers.d)
+    if kind == "coupled":  # runs scatter so widely that their mean says little of the median
         counts = _drawn_coupled(problem, config["start"], x0[0], per_layer, target)
-        return _told("direct draws", counts, problem.layers.d)
+        return _result("direct draws", counts, problem.layers.d)
     if not isinstance(problem, Separable):
-        return _told("quadratic model", second_moment_steps(problem, x0.numpy(), per_layer, target))
+        return _result("quadratic model", second_moment_steps(problem, x0.numpy(), per_layer, target))
     if problem.layers.d <= _DRAWN_TO:
         scale = scale_of(problem, x0[0], target)
         anchor = scale.layer_trace if per_layer else scale.trace
         counts = _drawn(kind, _kinds(problem, x0[0], per_layer), round(anchor, 9), per_layer, target)
-        return _told("direct draws", counts, problem.layers.d)
+        return _result("direct draws", counts, problem.layers.d)
     steps = _mean_field(problem, kind, x0[0], per_layer, target)
     if len(groups) == 1:
         steps *= _median_over_mean(*groups[0], per_layer, target)
-    return _told("mean field", steps)
+    return _result("mean field", steps)
 
 
-def _told(theory: str, found: float | chain.Array, d: int = 0) -> dict[str, Any]:
+def _result(theory: str, counts: float | chain.Array, d: int = 0) -> dict[str, Any]:
     """The result, from a count or from many runs at many step sizes."""
-    if isinstance(found, float):
-        return {"status": "reached", "steps": found, "theory": theory, "range": None}
-    band = chain.scatter(found, *(len(which) for which in seeds(d).values()))
-    return {"status": "reached", "steps": chain.tuned(found), "theory": theory, "range": list(band)}
+    if isinstance(counts, float):
+        return {"status": "reached", "steps": counts, "theory": theory, "range": None}
+    band = chain.scatter(counts, *(len(chosen) for chosen in seeds(d).values()))
+    return {"status": "reached", "steps": chain.tuned(counts), "theory": theory, "range": list(band)}
 
 
 def _runs(d: int) -> int:
@@ -194,10 +194,10 @@ def second_moment_steps(problem: Problem, x0: np.ndarray, per_layer: bool, targe
     else:
         hessian = problem.hessian(torch.zeros(problem.layers.d, dtype=torch.float64)).numpy()
         model = _Full(hessian, x0.T @ x0 / len(x0), blocks)
-    found = math.inf
+    fewest = math.inf
     for q in chain.STEP_SIZES:
-        found = min(found, _mean_count(model, q / anchor, target, found))
-    return found
+        fewest = min(fewest, _mean_count(model, q / anchor, target, fewest))
+    return fewest
 
 
 class _Model(Protocol):

@@ -13,10 +13,10 @@ NAMES = {
 }
 
 
-def drawings_of(found: Findings) -> dict[str, tuple[Drawing, str]]:
+def drawings_of(findings: Findings) -> dict[str, tuple[Drawing, str]]:
     """Each figure by name, with its caption."""
     out = {}
-    rows = found.populations
+    rows = findings.populations
     base = next((r for r in of_group(rows, "optimum") if r.record.config["model"] == "transformer"), None)
     base = base or rows[0]
     batches = base.record.config["batches"]
@@ -75,11 +75,11 @@ def drawings_of(found: Findings) -> dict[str, tuple[Drawing, str]]:
         "Largest distance of the distribution functions. As it shrinks, the estimate tends to a random variable, not "
         "to the Hessian; rare classes take longer.",
     )
-    if found.forward.records:
-        dims = [r.config["d"] for r in found.forward.records]
+    if findings.forward.records:
+        dims = [r.config["d"] for r in findings.forward.records]
         curves = []
         for name, title in (("rank", "from SPSA gradients"), ("rank_exact", "from exact minibatch gradients")):
-            middle, low, high = zip(*found.forward.median(name), strict=True)
+            middle, low, high = zip(*findings.forward.median(name), strict=True)
             curves.append(Line(title, dims, middle, band=(low, high)))
         out["rank"] = (
             line_figure(

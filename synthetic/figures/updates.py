@@ -13,7 +13,7 @@ from torch import Tensor
 
 from helene import functional
 
-METHODS = ("sgd", "ema", "momentum", "annealed", "adam", "newton", "sophia", "helene")
+RULES = ("sgd", "ema", "momentum", "annealed", "adam", "newton", "sophia", "helene")
 DEFAULTS: dict[str, Any] = {
     "beta1": 0.9,
     "beta2": 0.99,
@@ -27,7 +27,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-class Rows:
+class ManyRuns:
     """State of many runs of one method.
 
     Args:
@@ -41,8 +41,8 @@ class Rows:
     """
 
     def __init__(self, method: str, theta: Tensor, settings: Mapping[str, Any]) -> None:
-        if method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        if method not in RULES:
+            raise ValueError(f"method must be one of {', '.join(RULES)}, got {method!r}")
         self.method, self.theta, self.t = method, theta.clone(), 0
         self.settings = {**DEFAULTS, **settings}
         self.m, self.h = torch.zeros_like(theta), torch.zeros_like(theta)

@@ -89,11 +89,11 @@ class TheoremUpdate:
             newton = signal.slope / problem.curvature(signal.p)
             return functional.descend(x, torch.clamp(newton, -rho, rho), given["lr"])
         gradient, moved = problem.pullback(signal.slope), []
-        for run, block in zip(problem.layers.runs, problem.blocks(x), strict=True):
-            shape = (run.count, run.width)
+        for stretch, block in zip(problem.layers.stretches, problem.blocks(x), strict=True):
+            shape = (stretch.count, stretch.width)
             sigma, basis = torch.linalg.eigh(block)
-            u = (basis.mT @ gradient[..., run.span].unflatten(-1, shape)[..., None])[..., 0]
-            limit = rho[..., run.span].unflatten(-1, shape)
+            u = (basis.mT @ gradient[..., stretch.span].unflatten(-1, shape)[..., None])[..., 0]
+            limit = rho[..., stretch.span].unflatten(-1, shape)
             clipped = torch.clamp(u / sigma, -limit, limit)
             moved.append((basis @ clipped[..., None])[..., 0].flatten(-2))
         return functional.descend(x, torch.cat(moved, -1), given["lr"])

@@ -22,8 +22,8 @@ class ZOAdam(MeZO):
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
         """See `Method`: lr = q ‖g_0‖ / (tr H + 2 λ_max), for √v starts near ‖g_0‖."""
         size = math.sqrt(scale.curvature)
-        kept = {name: trial[name] for name in ("beta1", "beta2", "denominator_eps")}
-        return {"lr": trial["q"] * size / scale.trace, **kept}
+        unchanged = {name: trial[name] for name in ("beta1", "beta2", "denominator_eps")}
+        return {"lr": trial["q"] * size / scale.trace, **unchanged}
 
     def start(self, x: Tensor) -> State:
         """See `Method`."""
@@ -64,8 +64,8 @@ class ZOSophia(MeZO):
         q = trial["q"] / math.sqrt(trial["clip_ratio"])
         lr = trial["clip_ratio"] * q * math.sqrt(scale.curvature) / scale.trace
         gamma = lr * scale.trace / (q * scale.curvature)
-        kept = {name: trial[name] for name in ("beta1", "beta2", "interval", "denominator_eps")}
-        return {"lr": lr, "gamma": gamma, **kept}
+        unchanged = {name: trial[name] for name in ("beta1", "beta2", "interval", "denominator_eps")}
+        return {"lr": lr, "gamma": gamma, **unchanged}
 
     def start(self, x: Tensor) -> State:
         """See `Method`."""

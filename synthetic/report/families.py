@@ -44,9 +44,9 @@ def _exponents(rows: Sequence[Analysed]) -> list[Markup]:
         ratio = None if a.ratio is None else spread(a.ratio)
         lines.append([link, badge(a.verdict), exponent(a.main, "max_d"), exponent(a.main, "d"), ratio])
     used = {(a.main.subset, a.main.law.num_cells, len(a.series.cells)) for a in rows if a.main.law is not None}
-    said = " or ".join(
+    subsets = " or ".join(
         f"all {most}" if subset == "all" else f"the {count} of {most} with {subset.replace('>=', '≥')}"
         for subset, count, most in sorted(used)
     )
     headers = ["method", "verdict", "alpha (max d_i)", "beta (d)", "×\N{NO-BREAK SPACE}MeZO"]
-    return [paragraph(f"Cells: {said}."), table(headers, lines)]
+    return [paragraph(f"Cells: {subsets}."), table(headers, lines)]

@@ -113,9 +113,9 @@ def _guarded(a: Analysed) -> list[Any] | None:
     law = a.fits["all"].law
     slopes = law.largest_local_slope_difference if law else {}
     steep = [round(v, 2) if (v := slopes.get(axis, math.nan)) == v else None for axis in ("n", "w")]
-    laws = ", ".join(f"{e['name']} {100 * e['error']:.0f} %" for e in a.explanations[:2])
+    best_laws = ", ".join(f"{e['name']} {100 * e['error']:.0f} %" for e in a.laws[:2])
     scatter = None if law is None else f"{100 * law.residual_sd:.0f}\N{NO-BREAK SPACE}%"
-    return [*(_both(fit) for fit in a.fits.values()), scatter, *steep, laws or None]
+    return [*(_both(fit) for fit in a.fits.values()), scatter, *steep, best_laws or None]
 
 
 def _tables(
@@ -125,11 +125,11 @@ def _tables(
     headers: Sequence[str],
     numeric: Sequence[int],
 ) -> list[Markup]:
-    """A table per family of what each series ran itself: its start, its method, and what ``row`` finds, if anything."""
+    """A table per family of what each series ran itself: its start, its method, and what ``row`` gives, if anything."""
     body = []
     for family, members in by_family(analysed):
         own = [(a, row(a)) for a in members if not a.series.borrowed]
-        rows = [[a.series.start, unbroken(a.series.label), *found] for a, found in own if found is not None]
+        rows = [[a.series.start, unbroken(a.series.label), *columns] for a, columns in own if columns is not None]
         if rows:
             body.append(subtitle(FAMILIES.get(family, family), f"{anchor}-{family}"))
             body.append(table(headers, rows, numeric=numeric))
@@ -175,13 +175,13 @@ def _sensitivity(analysed: Sequence[Analysed]) -> Section:
     """What tuning is worth, per method and family."""
     rows = []
     for s in sensitivities(a.series for a in analysed):
-        told = "; ".join(
+        costs = "; ".join(
             f"{name} " + ", ".join(f"{number(value)}: {_up_to(ratio)}" for value, ratio in values.items())
             for name, values in s.settings.items()
         )
         lost = None if s.lost is None else f"{100 * s.lost:.0f}\N{NO-BREAK SPACE}%"
         untuned = None if s.untuned is None else _up_to(s.untuned)
-        rows.append([s.family.replace("_", " "), unbroken(s.method), s.width, untuned, lost, told or None])
+        rows.append([s.family.replace("_", " "), unbroken(s.method), s.width, untuned, lost, costs or None])
     text = (
         "From the tuning runs. Width: the factor by which the step size may be off at a cost of 1.5 times the best "
         "count. Untuned: the count at q = 1, other settings in the middle, over the best one. Lost: runs that "

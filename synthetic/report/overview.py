@@ -23,10 +23,10 @@ def _glance(analysed: Sequence[Analysed]) -> Section:
     """A row for each family and start: what HELENE's steps follow, beside the two controls."""
     rows = []
     for family, start in dict.fromkeys((a.series.family, a.series.start) for a in analysed):
-        here = {a.series.method: a for a in reversed(analysed) if _at(a, family, start) and not a.series.variant}
-        if "mezo" not in here:
+        by_method = {a.series.method: a for a in reversed(analysed) if _at(a, family, start) and not a.series.variant}
+        if "mezo" not in by_method:
             continue
-        helene = here.get("helene")
+        helene = by_method.get("helene")
         link = Markup('<a href="#{}-{}">{}</a>, {}').format(
             family, start, FAMILIES.get(family, family), STARTS.get(start, start).removeprefix("fixed ")
         )
@@ -36,7 +36,7 @@ def _glance(analysed: Sequence[Analysed]) -> Section:
                 link,
                 None if helene is None else badge(helene.verdict),
                 *(None if helene is None else exponent(helene.main, name) for name in ("d", "max_d")),
-                f"{_value(here.get('mezo'), 'd')},\N{NO-BREAK SPACE}{_value(here.get('per_layer'), 'max_d')}",
+                f"{_value(by_method.get('mezo'), 'd')},\N{NO-BREAK SPACE}{_value(by_method.get('per_layer'), 'max_d')}",
                 ratio,
             ]
         )
@@ -55,8 +55,8 @@ def _at(a: Analysed, family: str, start: str) -> bool:
 
 
 def _value(a: Analysed | None, name: str) -> str:
-    found = None if a is None else a.main.exponent(name)
-    return "–" if found is None else spread(found).partition("\N{NO-BREAK SPACE}")[0]
+    value = None if a is None else a.main.exponent(name)
+    return "–" if value is None else spread(value).partition("\N{NO-BREAK SPACE}")[0]
 
 
 def _conclusions(concluded: Sequence[Conclusion]) -> Section:

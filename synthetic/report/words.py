@@ -22,13 +22,13 @@ def unbroken(label: str) -> str:
 
 def exponent(fit: Fit, name: str) -> str | None:
     """An exponent with its interval, for people."""
-    found = fit.exponent(name)
-    if found is None:
+    value = fit.exponent(name)
+    if value is None:
         return "d is fixed" if fit.fixed_d and name == "d" else None
-    return spread(found)
+    return spread(value)
 
 
-def spread(found: tuple[float, float, float]) -> str:
+def spread(exponent: tuple[float, float, float]) -> str:
     """``value [low, high]`` to two places."""
-    value, low, high = map(two_places, found)
+    value, low, high = map(two_places, exponent)
     return f"{value} [{low}, {high}]".replace(" ", "\N{NO-BREAK SPACE}")

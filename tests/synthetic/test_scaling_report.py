@@ -19,7 +19,7 @@ from helene.lab.records import Record
 from synthetic.analysis.results import collect
 from synthetic.analysis.verdicts import analyse
 from synthetic.design import Design, load
-from synthetic.report.answers import against_mezo, answer, control_sentence
+from synthetic.report.answers import answer, comparisons, control_sentence
 from synthetic.report.export import CSV_COLUMNS
 from synthetic.report.related import refresh, related_section
 from synthetic.report.runs import COLUMNS
@@ -116,7 +116,7 @@ def win_on_quadratics(**laws):
     base = {**CONTROL_LAWS, "helene": lambda n, w: 0.7 * follows_d(n, w), **laws}
     rows = analysed(design, base)
     cause = helene(rows).explained.cause
-    return cause, against_mezo(rows)[0]
+    return cause, comparisons(rows)[0].says
 
 
 def test_a_win_is_explained_by_a_control_that_does_as_well():
@@ -172,7 +172,7 @@ def with_edges(series):
 def test_without_matched_controls_a_win_is_unexplained():
     rows = analysed(QUICK, {**CONTROL_LAWS, "helene": lambda n, w: 0.7 * follows_d(n, w)})
     assert helene(rows).explained.cause == "unexplained"
-    assert "unexplained until" in against_mezo(rows)[0]
+    assert "unexplained until" in comparisons(rows)[0].says
 
 
 def test_cells_are_counted_that_lie_where_theory_says():
