@@ -183,7 +183,7 @@ def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[PlannedCel
             "start": dict(start),
             "method": name,
             "variant": variant,
-            "space": {**spaces()[name], **{k: v if isinstance(v, Mapping) else [v] for k, v in entry.items()}},
+            "space": {**spaces()[name], **{k: v if isinstance(v, Mapping | list) else [v] for k, v in entry.items()}},
             "target": float(block.get("target", TARGETS["first" if first else "zeroth"])),
             "seeds": seeds(d),
             "cap": CAP,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,29 @@ def tuning_of(cells: Sequence[MeasuredCell]) -> dict[str, Any]:
         "stalled_share": runs["s"] / total if total else None,
         "useful_width": useful_width(cells),
     }
+
+
+def h_acts(cell: MeasuredCell) -> bool | None:
+    """Whether the chosen trial would take other steps at another floor, on the tuning seeds.
+
+    If it takes the same, both floors lie above every h, and the update is that of momentum alone. None where a cell was
+    not tuned over several floors.
+    """
+    if len({trial.get("floor_ratio") for trial in cell.trials}) < 2 or not cell.best or not cell.tuning:
+        return None
+    chosen = cell.trials.index(cell.best)
+    others = [
+        steps
+        for i, (trial, steps) in enumerate(zip(cell.trials, cell.tuning, strict=True))
+        if i != chosen and {**trial, "floor_ratio": None} == {**cell.best, "floor_ratio": None}
+    ]
+    return cell.tuning[chosen] not in others
+
+
+def cells_where_h_acts(cells: Iterable[MeasuredCell]) -> tuple[int, int]:
+    """How many of the cells that were tuned over several floors, and how many those are."""
+    known = [acts for cell in cells if (acts := h_acts(cell)) is not None]
+    return sum(known), len(known)
 
 
 def useful_width(cells: Sequence[MeasuredCell]) -> float | None:

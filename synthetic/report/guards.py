@@ -12,7 +12,7 @@ from helene.lab.pages import Section, badge, number, paragraph, subtitle, table,
 from synthetic.analysis.exponents import Fit
 from synthetic.analysis.results import FAMILIES
 from synthetic.analysis.sensitivity import sensitivities
-from synthetic.analysis.tuning import tuning_of
+from synthetic.analysis.tuning import cells_where_h_acts, tuning_of
 from synthetic.analysis.verdicts import Analysed, Control
 from synthetic.design import RACE
 from synthetic.report.words import by_family, exponent, unbroken
@@ -154,7 +154,24 @@ def _tuning(analysed: Sequence[Analysed]) -> Section:
     ]
     headers = ["start", "method", "chosen q: least, median, most", "other settings: cells", "at edge", "missed"]
     headers += ["width", "diverged, stalled"]
+    body += _floors(analysed)
     return Section("Tuning", [*body, *_tables(analysed, "tuning", _tuned, headers, (4, 5, 6))])
+
+
+def _floors(analysed: Sequence[Analysed]) -> list[Markup]:
+    """In how many cells h acts at all, by method; nothing where no method was tuned over several floors."""
+    rows = []
+    for label in dict.fromkeys(a.series.label for a in analysed):
+        own = [a.series for a in analysed if a.series.label == label and not a.series.borrowed]
+        acts, known = cells_where_h_acts(cell for series in own for cell in series.cells)
+        if known:
+            rows.append([label, known, known - acts])
+    text = (
+        "h never acts where the chosen trial takes the same steps on every tuning seed as another that differs in its "
+        "floor alone. Both floors lie above every h there, and a control that changes h tells nothing."
+    )
+    headers = ["method", "cells with several floors", "h never acts in"]
+    return [paragraph(text), table(headers, rows)] if rows else []
 
 
 def _tuned(a: Analysed) -> list[Any] | None:

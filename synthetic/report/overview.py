@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from helene.lab.pages import Section, badge, number, paragraph, subtitle, table
 from synthetic.analysis.results import FAMILIES, TITLES
+from synthetic.analysis.tuning import cells_where_h_acts
 from synthetic.analysis.verdicts import Analysed
 from synthetic.report.answers import STARTS, Conclusion
 from synthetic.report.words import exponent, spread, unbroken
@@ -99,14 +100,17 @@ def _explanations(analysed: Sequence[Analysed]) -> Section | None:
             for name, (value, low, high) in e.rivals.items()
         )
         home = f"{e.candidate.family.replace('_', ' ')}, {e.candidate.start}"
-        rows.append([home, unbroken(e.candidate.label), spread(e.ratio), e.cause, others])
+        acts, known = cells_where_h_acts(e.candidate.cells)
+        reach = f"{acts} of {known} cells" if known else None
+        rows.append([home, unbroken(e.candidate.label), spread(e.ratio), e.cause, others, reach])
     if not rows:
         return None
     text = (
         "A win is an interval of steps over tuned MeZO's that lies below 1. It is the curvature's only if the matched "
         "controls lose: heavy-ball MeZO, h replaced by its mean, h shuffled over coordinates, step sizes per layer, a "
         "growing step, Sophia's clip, each with the same number of trials. A control that needs at most 3 % more steps "
-        "than the winner, within its interval, explains the win."
+        "than the winner, within its interval, explains the win. Where h acts in no cell, the controls that change h "
+        "tell nothing; Tuning says how that is known."
     )
-    headers = ["where", "method", "× MeZO", "explained by", "steps of each control over the method's"]
+    headers = ["where", "method", "× MeZO", "explained by", "steps of each control over the method's", "h acts in"]
     return Section("What explains a difference", [paragraph(text), table(headers, rows)], anchor="explanations")

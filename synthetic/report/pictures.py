@@ -13,7 +13,7 @@ from synthetic.design import FIRST_ORDER
 
 Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
 _DRAWN = ("helene", "mezo", "per_layer", "heavy_ball", *FIRST_ORDER)
-_SETTINGS = ("k ", "beta")  # variants that differ from the plain method in one setting alone
+_SETTINGS = ("k ", "beta", "low floors")  # variants that differ from the plain method in one setting alone
 
 
 def pictures_of(analysed: Sequence[Analysed]) -> Pictures:
