@@ -19,7 +19,7 @@ from synthetic.figures.trials import at_edge, best_trial, combinations
 from synthetic.figures.updates import ManyRuns
 
 STEPS = 12
-RECORDS = Path(__file__).parents[2] / "synthetic" / "records"
+RECORDS = Path(__file__).parents[3] / "synthetic" / "records"
 OPTIMIZERS = {
     "sgd": (lambda p, lr: helene.MeZO(p, lr=lr), {}),
     "momentum": (lambda p, lr: helene.ZOMomentum(p, lr=lr), {}),
