@@ -96,16 +96,8 @@ def scaling(arguments: argparse.Namespace) -> int:
             about = f"{number - len(missing)} of {number} cells are there already; "
             about += f"about {readable_seconds(seconds)} on {where}"
         print(f"{design.title}\n{about}; results go to {folder}", file=sys.stderr)
-        records = sweep(
-            "scaling",
-            design.configs,
-            run,
-            store,
-            jobs=arguments.jobs,
-            provenance=facts,
-            cost=cost,
-            executor=executor,
-        )
+        jobs = arguments.jobs
+        records = sweep("scaling", design.configs, run, store, jobs, provenance=facts, cost=cost, executor=executor)
     from synthetic.report.write import write_report
 
     answer, sound = write_report(arguments.out, design, records, command, facts)

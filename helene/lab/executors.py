@@ -51,7 +51,6 @@ class Executor(Protocol):
 
         Closing the iterator, or an exception thrown into it, must leave no process behind.
         """
-        ...
 
 
 def call(run: Run, index: int, config: dict[str, Any]) -> Outcome:

@@ -42,7 +42,7 @@ class Line:
     x: Sequence[float]
     y: Sequence[float]
     band: tuple[Sequence[float], Sequence[float]] | None = None
-    style: Literal["solid", "dashed", "dotted", "points"] = "solid"
+    style: Literal["solid", "dashed", "points"] = "solid"
 
 
 def line_figure(
@@ -61,7 +61,7 @@ def line_figure(
         axes = figure.subplots()
         for index, line in enumerate(lines):
             colour = PALETTE[index % len(PALETTE)]
-            dash = {"solid": "-", "dashed": DASHES[1], "dotted": DASHES[3], "points": "none"}[line.style]
+            dash = {"solid": "-", "dashed": DASHES[1], "points": "none"}[line.style]
             few = len(line.x) <= 30
             marker = MARKERS[index % len(MARKERS)] if line.style == "points" or few else ""
             y = np.where(np.isfinite(np.asarray(line.y, float)), line.y, np.nan)
@@ -97,7 +97,6 @@ def bar_figure(
     ylabel: str,
     title: str = "",
     intervals: Mapping[str, Sequence[tuple[float, float]]] | None = None,
-    log: bool = False,
 ) -> Drawing:
     """Horizontal bars, one set per label and one bar of it per group, values written, with optional intervals.
 
@@ -131,9 +130,6 @@ def bar_figure(
         axes.set_yticks(range(len(labels)), labels)
         axes.invert_yaxis()
         axes.set(xlabel=ylabel, title=title)
-        if log:
-            axes.set_xscale("log")
-            plain_log_ticks(axes.xaxis)
         axes.margins(x=0.12)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)

@@ -32,19 +32,15 @@ class Law(Protocol):
 
     def start(self, y: Array, weights: Array) -> Array:
         """Parameters to begin with, shape (rows, num_params), for y and weights of shape (rows, cells)."""
-        ...
 
     def improve(self, params: Array, y: Array, weights: Array) -> Array:
         """Parameters with no larger weighted sum of squares."""
-        ...
 
     def curve(self, params: Array) -> Array:
         """mu, shape (rows, cells)."""
-        ...
 
     def determined(self, seen: Mask) -> Mask:
         """Which rows, of the cells seen (rows, cells), determine all parameters; shape (rows,)."""
-        ...
 
 
 class PowerLaw:
@@ -149,11 +145,6 @@ class LinearLaw:
         low = np.where(seen, self.t, np.inf).min(axis=1)
         high = np.where(seen, self.t, -np.inf).max(axis=1)
         return high > low * (1 + 1e-8)
-
-    def coefficients(self, params: Array) -> Array:
-        """(a, b), shape (rows, 2)."""
-        scale = np.exp(params[:, 0])
-        return np.column_stack([scale * np.cos(params[:, 1]), scale * np.sin(params[:, 1]) / self.x0])
 
 
 def fit_rows(law: Law, y: Array, censored: Mask, weights: Array | None = None) -> tuple[Array, Array]:

@@ -97,7 +97,7 @@ def ratio_of(series: Series, base: Series) -> tuple[float, float, float] | None:
     if not common:
         return None
     pairs = zip((series, base), zip(*common, strict=True), strict=True)
-    picked = [s.measured().where(_mask(len(s.cells), list(at))) for s, at in pairs]
+    picked = [s.measured().where(np.isin(np.arange(len(s.cells)), at)) for s, at in pairs]
     logs = [cells.bootstrap_log_medians(2000, np.random.default_rng(k)) for k, cells in enumerate(picked)]
     with np.errstate(invalid="ignore", divide="ignore"):
         draws = (logs[0] - logs[1]).mean(1)
@@ -113,12 +113,6 @@ def in_forwards(ratio: tuple[float, float, float], series: Series, base: Series)
         return None
     factor = math.exp(sum(math.log((ours or 1.0) / (theirs or 1.0)) for ours, theirs in counts) / len(counts))
     return ratio[0] * factor, ratio[1] * factor, ratio[2] * factor
-
-
-def _mask(size: int, indices: list[int]) -> np.ndarray:
-    mask = np.zeros(size, bool)
-    mask[indices] = True
-    return mask
 
 
 def laws_of(series: Series) -> list[dict[str, Any]]:

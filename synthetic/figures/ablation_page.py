@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from helene.lab.figures import Drawing, Line, line_figure
 from helene.lab.fits import median_interval, ratio_of_medians
 from helene.lab.pages import interval, number, table
 from helene.lab.records import Record
-from synthetic.figures.pages import Remade, Statement, write_figure
+from synthetic.figures.pages import Remade, Statement
 
 TITLE = "The ablation: what each part of HELENE adds"
 NAMES = {
@@ -25,11 +24,6 @@ NAMES = {
 }
 PROTOCOLS = {"tuned": "each tuned alike", "shared": "all at MeZO's learning rate"}
 EVERY = 20
-
-
-def write_page(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
-    """Write the page; the answer, and whether no cell failed."""
-    return write_figure(out, remake(records), records, command, provenance)
 
 
 def remake(records: Sequence[Record]) -> Remade:

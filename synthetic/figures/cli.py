@@ -57,10 +57,11 @@ def figure(arguments: argparse.Namespace) -> int:
 
 
 def _figure_page(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
+    from synthetic.figures.pages import write_figure
+
     name = records[0].experiment.removeprefix("figure-")
     page = importlib.import_module(f"synthetic.figures.{name}_page")
-    written: tuple[str, bool] = page.write_page(out, records, command, provenance)
-    return written
+    return write_figure(out, page.remake(records), records, command, provenance)
 
 
 def agnb(arguments: argparse.Namespace) -> int:

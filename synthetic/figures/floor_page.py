@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,13 @@ from helene.lab.figures import Drawing, Line, bar_figure, line_figure
 from helene.lab.fits import median_interval
 from helene.lab.pages import interval, number, table
 from helene.lab.records import Record
-from synthetic.figures.pages import Remade, Statement, write_figure
+from synthetic.figures.pages import Remade, Statement
 
 TITLE = "The floor's lower bound"
 PROTOCOLS = {"shared": "learning rate tuned at floor 1", "tuned": "learning rate tuned at each floor"}
 HALF = 5.0  # points of accuracy: half of the ten that the paper reports
 T_9 = 2.262  # Student's 97.5 % quantile of 9 degrees of freedom, for 10 seeds
 EVERY = 20
-
-
-def write_page(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
-    """Write the page; the answer, and whether no cell failed."""
-    return write_figure(out, remake(records), records, command, provenance)
 
 
 def remake(records: Sequence[Record]) -> Remade:

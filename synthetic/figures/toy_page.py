@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from helene.lab.drawing import DASHES, INK, MARKERS, PALETTE, Drawing, finish, l
 from helene.lab.fits import median_interval, ratio_of_medians
 from helene.lab.pages import interval, number, table
 from helene.lab.records import Record
-from synthetic.figures.pages import Remade, Statement, write_figure
+from synthetic.figures.pages import Remade, Statement
 
 TITLE = "The toy figure: two dimensions, two curvatures"
 NAMES = {
@@ -25,11 +24,6 @@ NAMES = {
     "helene_agnb": "HELENE, h by A-GNB",
 }
 ZO_NAMES = {"sgd": "MeZO", "adam": "ZO-Adam", "newton": "ZO-Newton", "sophia": "ZO-Sophia", "helene": "HELENE"}
-
-
-def write_page(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
-    """Write the page; the answer, and whether no cell failed."""
-    return write_figure(out, remake(records), records, command, provenance)
 
 
 def remake(records: Sequence[Record]) -> Remade:

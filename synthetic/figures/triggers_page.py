@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,12 @@ import numpy as np
 from helene.lab.figures import Line, line_figure
 from helene.lab.pages import number, table
 from helene.lab.records import Record
-from synthetic.figures.pages import Remade, Statement, write_figure
+from synthetic.figures.pages import Remade, Statement
 
 TITLE = "How often Sophia's clip acts"
 PAPER = (1.18, 1.22)
 SEEDS = 5  # fewer that all point one way do so by chance more often than 1 in 16; the kinds of one run move together
 EARLY, LATE = (400, 800), (1400, 1800)  # the paper's windows
-
-
-def write_page(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
-    """Write the page; the answer, and whether no cell failed."""
-    return write_figure(out, remake(records), records, command, provenance)
 
 
 def remake(records: Sequence[Record]) -> Remade:

@@ -16,14 +16,14 @@ from synthetic.problems.base import Problem
 class ZOAdam(MeZO):
     """Adam on the SPSA gradient."""
 
-    name, title = "zo_adam", "ZO-Adam"
+    name = "zo_adam"
     commutes_with_turns = False
+    unchanged = ("beta1", "beta2", "denominator_eps")  # settings that are absolute in a trial already
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
         """See `Method`: lr = q ‖g_0‖ / (tr H + 2 λ_max), for √v starts near ‖g_0‖."""
         size = math.sqrt(scale.curvature)
-        unchanged = {name: trial[name] for name in ("beta1", "beta2", "denominator_eps")}
-        return {"lr": trial["q"] * size / scale.trace, **unchanged}
+        return {"lr": trial["q"] * size / scale.trace, **{name: trial[name] for name in self.unchanged}}
 
     def start(self, x: Tensor) -> State:
         """See `Method`."""
@@ -31,8 +31,7 @@ class ZOAdam(MeZO):
 
     def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """See `Method`."""
-        names = ("beta1", "beta2", "denominator_eps")
-        beta1, beta2, denominator_eps = (shared(given, name) for name in names)
+        beta1, beta2, denominator_eps = (shared(given, name) for name in self.unchanged)
         x, state["m"], state["v"] = functional.adam_step(
             x,
             signal.c * signal.z,
@@ -51,8 +50,9 @@ class ZOAdam(MeZO):
 class ZOSophia(MeZO):
     """Sophia on the SPSA gradient, h from A-GNB with B = 1: the update is clipped, not the curvature floored."""
 
-    name, title = "zo_sophia", "ZO-Sophia"
+    name = "zo_sophia"
     commutes_with_turns = False
+    unchanged = ("beta1", "beta2", "interval", "denominator_eps")  # settings that are absolute in a trial already
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
         r"""See `Method`: with q' = q / √clip_ratio, unclipped first steps are those of MeZO at q'.
@@ -64,8 +64,7 @@ class ZOSophia(MeZO):
         q = trial["q"] / math.sqrt(trial["clip_ratio"])
         lr = trial["clip_ratio"] * q * math.sqrt(scale.curvature) / scale.trace
         gamma = lr * scale.trace / (q * scale.curvature)
-        unchanged = {name: trial[name] for name in ("beta1", "beta2", "interval", "denominator_eps")}
-        return {"lr": lr, "gamma": gamma, **unchanged}
+        return {"lr": lr, "gamma": gamma, **{name: trial[name] for name in self.unchanged}}
 
     def start(self, x: Tensor) -> State:
         """See `Method`."""
@@ -73,8 +72,7 @@ class ZOSophia(MeZO):
 
     def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """See `Method`."""
-        names = ("beta1", "beta2", "interval", "denominator_eps")
-        beta1, beta2, interval, denominator_eps = (shared(given, name) for name in names)
+        beta1, beta2, interval, denominator_eps = (shared(given, name) for name in self.unchanged)
         g = signal.c * signal.z
         if functional.is_curvature_step(signal.step, int(interval)):
             state["h"] = functional.curvature_ema(state["h"], functional.a_gnb(g, 1), beta2)
@@ -95,7 +93,7 @@ class ZOSophia(MeZO):
 class OneLayerInTurn(OneDirectionPerLayer):
     """One layer a step, in turn, along its own direction: two forwards a step, n steps a round."""
 
-    name, title = "per_layer_in_turn", "one layer in turn"
+    name = "per_layer_in_turn"
 
     def forwards(self, n: int) -> float | None:
         """See `Method`."""

@@ -11,7 +11,7 @@ from synthetic.analysis.results import FAMILIES, TITLES
 from synthetic.analysis.tuning import cells_where_h_acts
 from synthetic.analysis.verdicts import Analysed
 from synthetic.report.answers import STARTS, Conclusion
-from synthetic.report.words import exponent, spread, unbroken
+from synthetic.report.words import at, exponent, spread, unbroken
 
 
 def overview_sections(analysed: Sequence[Analysed], concluded: Sequence[Conclusion]) -> list[Section]:
@@ -24,7 +24,7 @@ def _glance(analysed: Sequence[Analysed]) -> Section:
     """A row for each family and start: what HELENE's steps follow, beside the two controls."""
     rows = []
     for family, start in dict.fromkeys((a.series.family, a.series.start) for a in analysed):
-        by_method = {a.series.method: a for a in reversed(analysed) if _at(a, family, start) and not a.series.variant}
+        by_method = {a.series.method: a for a in reversed(analysed) if at(a, family, start) and not a.series.variant}
         if "mezo" not in by_method:
             continue
         helene = by_method.get("helene")
@@ -49,10 +49,6 @@ def _glance(analysed: Sequence[Analysed]) -> Section:
     )
     headers = ["problems, start", "verdict", "HELENE: beta", "alpha", "controls", "HELENE / MeZO"]
     return Section("At a glance", [paragraph(text), table(headers, rows)])
-
-
-def _at(a: Analysed, family: str, start: str) -> bool:
-    return (a.series.family, a.series.start) == (family, start)
 
 
 def _value(a: Analysed | None, name: str) -> str:

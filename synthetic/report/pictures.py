@@ -10,6 +10,7 @@ from helene.lab.figures import Drawing, ScalingSeries, scaling_figure
 from synthetic.analysis.results import FAMILIES
 from synthetic.analysis.verdicts import Analysed
 from synthetic.design import FIRST_ORDER
+from synthetic.report.words import at
 
 Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
 _DRAWN = ("helene", "mezo", "per_layer", "heavy_ball", *FIRST_ORDER)
@@ -20,7 +21,7 @@ def pictures_of(analysed: Sequence[Analysed]) -> Pictures:
     """All cuts of all families and starts."""
     out: Pictures = {}
     for family, start in dict.fromkeys((a.series.family, a.series.start) for a in analysed):
-        rows = [a for a in analysed if (a.series.family, a.series.start) == (family, start) and not a.series.borrowed]
+        rows = [a for a in analysed if at(a, family, start) and not a.series.borrowed]
         rows = [a for a in rows if a.series.method in _DRAWN and not a.series.variant.startswith(_SETTINGS)]
         zeroth = [a for a in rows if a.series.method not in FIRST_ORDER]
         first = [a for a in rows if a.series.method in FIRST_ORDER]

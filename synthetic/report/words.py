@@ -15,6 +15,11 @@ def by_family(analysed: Sequence[Analysed]) -> list[tuple[str, list[Analysed]]]:
     return [(name, [a for a in analysed if a.series.family == name]) for name in names]
 
 
+def at(a: Analysed, family: str, start: str) -> bool:
+    """Whether a series belongs to this family and start."""
+    return (a.series.family, a.series.start) == (family, start)
+
+
 def unbroken(label: str) -> str:
     """A label that breaks only before its variant."""
     return label.replace(" ", "\N{NO-BREAK SPACE}").replace("\N{NO-BREAK SPACE}(", " (")

@@ -263,10 +263,11 @@ def test_local_slopes_by_hand():
 
 
 def line(cells):
-    """a and b of T = a + b d."""
+    """a and b of T = a + b d, from the law's angle and log scale."""
     law = LinearLaw(cells.columns["d"])
     params, _ = fit_rows(law, cells.log_observed()[None], cells.censored[None])
-    return tuple(law.coefficients(params)[0])
+    scale, angle = params[0]
+    return np.exp(scale) * np.cos(angle), np.exp(scale) * np.sin(angle) / law.x0
 
 
 @pytest.mark.parametrize(("a", "b"), [(50.0, 2.5), (0.0, 3.0), (-5.0, 2.0), (300.0, 0.0), (500.0, -1.5)])

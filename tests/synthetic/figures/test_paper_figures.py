@@ -14,7 +14,7 @@ import helene
 from helene.lab import canonical
 from helene.lab.records import Record, config_key, read_jsonl
 from synthetic.figures import ablation, ablation_page, digits, floor, floor_page, toy, toy_page, triggers, triggers_page
-from synthetic.figures.pages import Statement, combined
+from synthetic.figures.pages import Statement, combined, write_figure
 from synthetic.figures.trials import at_edge, best_trial, combinations
 from synthetic.figures.updates import ManyRuns
 
@@ -296,7 +296,7 @@ def test_pages_need_no_network_and_flag_failed_cells(page, records, tmp_path):
     failed = copy.deepcopy(records)
     failed[-1].result.clear()
     failed[-1].result.update(status="error", message="ValueError: no luck")
-    said, sound = page.write_page(tmp_path, failed, f"helene scaling figure {name}", {})
+    said, sound = write_figure(tmp_path, page.remake(failed), failed, f"helene scaling figure {name}", {})
     assert not sound
     text = (tmp_path / "scaling" / "figures" / f"{name}.html").read_text()
     assert "no luck" in text
