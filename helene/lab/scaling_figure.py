@@ -154,5 +154,5 @@ def _slopes(x: Array, logs: Array) -> tuple[Array, Array]:
 
 def _scaling_alt(series: Sequence[ScalingSeries], xlabel: str, ylabel: str) -> str:
     slopes = [f"{s.label} {s.slope[0]:.2f}" for s in series if s.slope is not None]
-    said = f"; fitted slopes: {', '.join(slopes)}" if slopes else ""
-    return f"Log-log plot of {ylabel} against {xlabel} for {', '.join(s.label for s in series)}{said}."
+    slopes_in_words = f"; fitted slopes: {', '.join(slopes)}" if slopes else ""
+    return f"Log-log plot of {ylabel} against {xlabel} for {', '.join(s.label for s in series)}{slopes_in_words}."
