@@ -1,7 +1,7 @@
 r"""What h from SPSA gradients must tell of single coordinates, from `theory/proofs/curvature_from_forwards.md`.
 
 With S the sum of the true diagonal and w_j = d · (diagonal)_j / S, the average of K estimates is, to leading order in
-1/d, a common part plus 2 w_j S/d plus independent noise of variance 6 S²/K. Numpy and scipy only.
+1/d, a common part plus 2 w_j S/d plus independent noise of variance 6 S²/K. Never imports torch.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from synthetic.estimators.draws import Array
+Array = NDArray[np.float64]
 
 COORDINATES = 400  # more say the same: the law of w is what enters
 
