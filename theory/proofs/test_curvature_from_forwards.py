@@ -39,7 +39,12 @@ def test_a_every_d_and_every_k():
     d, k, omega, s = sp.symbols("d k omega S", positive=True)
     v = s**2 * omega**2 / d**2
     exact = 4 * v**2 / (v * (4 * v + (6 * s**2 * (1 - 1 / d) * (1 + 8 / d) + 20 * v) / (k * d**2)))
-    assert sp.simplify(sp.limit(exact, d, sp.oo) - 1 / (1 + 3 / (2 * omega**2 * k))) == 0
+    limit = sp.limit(exact, d, sp.oo)
+    assert sp.simplify(limit - 1 / (1 + 3 / (2 * omega**2 * k))) == 0
+    coded = page.predicted("A-GNB", 50, 1.5, 3000.0)
+    assert coded == pytest.approx(float(limit.subs({omega: 1.5, k: 3000.0 / 50**2})), rel=1e-12)
+    w = truth(30)
+    assert page.predicted("A-GNB", 30, float(w.std()), 99.0) == pytest.approx(closed.correlation(w, 99.0) ** 2)
 
 
 def test_b_the_decomposition():
@@ -136,7 +141,10 @@ def test_d_the_moments_of_a_square():
     square = sp.expand((root + nu / sp.sqrt(k)) ** 2)
     mean = gaussian_mean(square, (nu,))
     assert sp.simplify(mean - (root**2 + 1 / k)) == 0
-    assert sp.simplify(gaussian_mean(square**2, (nu,)) - mean**2 - (4 * root**2 / k + 2 / k**2)) == 0
+    noise = sp.expand(gaussian_mean(square**2, (nu,)) - mean**2)
+    assert sp.simplify(noise - (4 * root**2 / k + 2 / k**2)) == 0
+    averaged = float(noise.subs({root: 1, k: 300.0 / 50}))  # the mean of w is 1
+    assert page.predicted("squared last", 50, 1.5, 300.0) == pytest.approx(1.5**2 / (1.5**2 + averaged))
 
 
 def test_e_the_centred_estimate():
@@ -167,6 +175,8 @@ def test_f_the_centred_average_is_a_sample_covariance():
     x = (z**2 - 1) / 2**0.5
     np.testing.assert_allclose(average, x.T @ (x @ (sigma - tau)) / count, atol=1e-12)
     entry = sp.symbols("zeta")
+    noise, spread = d * sigma.var(), sigma.var()  # Theorem 3: ‖H'‖_F² and var_j H_jj
+    assert page.predicted("centred", d, 1.0, count) == pytest.approx(1 / (1 + noise / (count * spread)))
     moments = [gaussian_mean(((entry**2 - 1) / sp.sqrt(2)) ** power, (entry,)) for power in (1, 2)]
     assert moments == [0, 1]
 
@@ -189,7 +199,9 @@ def test_g_the_centres():
     assert sp.limit(plain / d, d, sp.oo) == 1  # ‖H‖_F² = d
     # over the coordinates only what differs counts: ½(z² − 1)q, the common ½q left off
     uncentred = variance((z**2 - 1) / 2 * total)
-    assert sp.limit(uncentred / d**2, d, sp.oo) == sp.Rational(1, 2)
+    leading = sp.limit(uncentred / d**2, d, sp.oo)
+    assert leading == sp.Rational(1, 2)
+    assert page.predicted("uncentred", 50, 1.5, 300.0) == pytest.approx(1 / (1 + float(leading) * 50**2 / 1.5**2 / 300))
 
 
 def reads_coordinates(d: int, losses: int, runs: int, seed: int) -> np.ndarray:

@@ -199,6 +199,8 @@ def test_f_the_chance_is_that_of_one_reading_more():
         expected = beta_law((d - n - 1) / 2, (n + 1) / 2).cdf(target)
         assert most_chance(d, n, target) == pytest.approx(expected, rel=1e-12)
     assert most_chance(4, 3, 0.1) == 1.0
+    chances = np.cumsum([beta_law((40 - t - 1) / 2, (t + 1) / 2).cdf(0.3) for t in range(1, 38)])
+    assert least_median(40, 0.3) == 1 + np.argmax(chances >= 0.5)
     assert least_share(10, 4) == pytest.approx(0.6)
     for d in (64, 256, 1024, 4096):
         for per_step in (1, 2):
