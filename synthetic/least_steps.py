@@ -6,7 +6,18 @@ on a sphere; the method knows H and G_0. Layers do not enter. Numpy and scipy on
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
 from scipy.special import betainc
+
+Array = NDArray[np.float64]
+BOUND = (
+    "On quadratics no method that sees two losses a step can take O(max_i d_i) steps: with a random minimiser it needs "
+    "(1 − target) d / 2 in the mean, (1 − target) d if it uses only their difference, as HELENE and MeZO do, whatever "
+    "the layers are (theory/proofs/two_evaluations.md)."
+)
 
 
 def least_share(d: int, readings: int) -> float:
@@ -33,3 +44,17 @@ def least_median(d: int, target: float, per_step: int = 1) -> int:
         steps += 1
         chances += most_chance(d, steps * per_step, target)
     return steps
+
+
+def least_line(cells: Iterable[tuple[int, int, int]], held: str, level: int, target: float) -> tuple[Array, Array]:
+    """Where one axis is held: the other one's values and `least_mean` there, one difference of losses a step.
+
+    Args:
+        cells: (n, width, d).
+        held: "n" or "w".
+        level: Its value.
+        target: Relative gap.
+    """
+    here = [(w, d) if held == "n" else (n, d) for n, w, d in cells if (n if held == "n" else w) == level]
+    least = dict(sorted(here, reverse=True))  # of several d at one place the smallest, which comes last
+    return np.array(list(least), float), np.array([least_mean(d, target) for d in least.values()])

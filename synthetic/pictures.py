@@ -8,6 +8,8 @@ import numpy as np
 
 from helene.lab.figures import Drawing, ScalingSeries, scaling_figure
 from synthetic.analysis import Analysed
+from synthetic.design import FIRST_ORDER, TARGETS
+from synthetic.least_steps import least_line
 
 ZEROTH = ("helene", "mezo", "heavy_ball", "per_layer")
 
@@ -39,7 +41,15 @@ def cuts(rows: Sequence[Analysed], title: str) -> list[tuple[str, Drawing, str]]
                 f"grid, d < 64 included, so that its exponents are not those of the conclusions (d >= 64). "
                 f"The slope here is {slope}; dashed: what theory predicts for the control. Below: local slopes."
             )
-            out.append((f"{axis}-cut", scaling_figure(drawn, xlabel=f"{what} ({other})", title=title), caption))
+            bound = None
+            if all(a.series.problem == "quadratic" and a.series.method not in FIRST_ORDER for a in rows):
+                bound = ("least for one difference a step", *least_line(cells, held, level, TARGETS["zeroth"]))
+                caption += (
+                    " Dotted: (1 − target) d, what every method needs in the mean over minimisers that reads one "
+                    "difference of losses a step; one direction per layer reads n."
+                )
+            figure = scaling_figure(drawn, xlabel=f"{what} ({other})", title=title, bound=bound)
+            out.append((f"{axis}-cut", figure, caption))
     return out
 
 

@@ -15,6 +15,7 @@ from synthetic.analysis import Analysed, analyse
 from synthetic.answers import Conclusion, answer, conclusions
 from synthetic.design import FIRST_ORDER, Design
 from synthetic.export import exponents_csv, summary_of
+from synthetic.least_steps import BOUND
 from synthetic.lines import lines_of
 from synthetic.overview import conclusions_section, glance_section
 from synthetic.pictures import cuts
@@ -117,7 +118,7 @@ def _sections(
         "instead of d, the number of all parameters. With n layers of width w both grow, so both are varied: alpha "
         "is the exponent of max_i d_i, beta that of d. “Follows max_i d_i” is alpha near 1 and beta near 0, "
         "“follows d” the reverse; the controls show what that is on a finite grid. An experiment supports a rate; "
-        "it does not prove one."
+        "it does not prove one. " + BOUND
     )
     explained = sections.explanations_section(analysed)
     return [
