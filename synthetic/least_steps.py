@@ -1,18 +1,15 @@
 r"""The fewest steps that any method needs on quadratics: `theory/proofs/two_evaluations.md`.
 
 A reading is a loss, a difference of two, or a directional derivative. L = ½(θ−θ*)ᵀH(θ−θ*), θ_0 = 0, H^{1/2}θ* uniform
-on a sphere; the method knows H and G_0. Layers do not enter. Numpy and scipy only.
+on a sphere; the method knows H and G_0. Layers do not enter. Scipy only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betainc
 
-Array = NDArray[np.float64]
 BOUND = (
     "On quadratics no method that sees two losses a step can take O(max_i d_i) steps: with a random minimiser it needs "
     "(1 − target) d / 2 in the mean, (1 − target) d if it uses only their difference, as HELENE and MeZO do, whatever "
@@ -46,7 +43,9 @@ def least_median(d: int, target: float, per_step: int = 1) -> int:
     return steps
 
 
-def least_line(cells: Iterable[tuple[int, int, int]], held: str, level: int, target: float) -> tuple[Array, Array]:
+def least_line(
+    cells: Iterable[tuple[int, int, int]], held: str, level: int, target: float
+) -> tuple[list[float], list[float]]:
     """Where one axis is held: the other one's values and `least_mean` there, one difference of losses a step.
 
     Args:
@@ -57,4 +56,4 @@ def least_line(cells: Iterable[tuple[int, int, int]], held: str, level: int, tar
     """
     here = [(w, d) if held == "n" else (n, d) for n, w, d in cells if (n if held == "n" else w) == level]
     least = dict(sorted(here, reverse=True))  # of several d at one place the smallest, which comes last
-    return np.array(list(least), float), np.array([least_mean(d, target) for d in least.values()])
+    return [float(x) for x in least], [least_mean(d, target) for d in least.values()]

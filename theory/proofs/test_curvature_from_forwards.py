@@ -99,7 +99,7 @@ def test_the_limits(name, count):
 
 def test_the_half_points_of_the_table():
     """Closed forms: ϱ² = ½ where the table says; 0.99 cannot tell coordinates apart beyond d = 11.5 ω."""
-    omega, d = 1.5, 1e4
+    omega, d = 1.5, 10_000
     assert page.predicted("A-GNB", d, omega, 1.5 * (d / omega) ** 2) == pytest.approx(0.5)
     assert page.predicted("uncentred", d, omega, 0.5 * (d / omega) ** 2) == pytest.approx(0.5)
     assert page.predicted("centred", d, omega, d) == pytest.approx(0.5)

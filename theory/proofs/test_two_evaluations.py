@@ -98,7 +98,8 @@ def adaptive_residuals(readings: int, seed: int) -> Array:
     rng = np.random.default_rng(seed)
     w = rng.standard_normal((RUNS, SMALL))
     w /= np.linalg.norm(w, axis=1, keepdims=True)
-    known, left, directions = np.zeros_like(w), [], []
+    directions: list[Array] = []
+    known, left = np.zeros_like(w), []
     for k in range(readings):
         v = np.roll(known, k, axis=1) ** 2 - 3 * known + np.eye(SMALL)[k] * (1 + np.abs(known.sum(1, keepdims=True)))
         for e in directions:
