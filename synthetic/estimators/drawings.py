@@ -6,6 +6,7 @@ from functools import partial
 
 from helene.lab.figures import Drawing, Line, line_figure
 from synthetic.estimators.analysis import Findings, of_group
+from synthetic.estimators.predicted import num_effective, rank_correlation
 
 NAMES = {
     "returned": "A-GNB as returned, B ĝ⊙ĝ",
@@ -69,6 +70,11 @@ def drawings_of(findings: Findings) -> dict[str, tuple[Drawing, str]]:
         for name, title in (("rank", "from SPSA gradients"), ("rank_exact", "from exact minibatch gradients")):
             middle, low, high = zip(*findings.forward.median(name), strict=True)
             curves.append(Line(title, dims, middle, band=(low, high)))
+        told = [
+            rank_correlation(c["d"], c["decades"], num_effective(c["beta2"]))
+            for c in (r.config for r in found.forward.records)
+        ]
+        curves.append(Line("from SPSA gradients, predicted", dims, told, style="dashed"))
         out["rank"] = (
             line_figure(
                 curves,
@@ -77,6 +83,7 @@ def drawings_of(findings: Findings) -> dict[str, tuple[Drawing, str]]:
                 title="Average of 1000 estimates, β₂ = 0.99",
                 xlog=True,
             ),
-            "Spearman's rank correlation of h with the true diagonal: medians of 10 runs and their 95 % intervals.",
+            "Spearman's rank correlation of h with the true diagonal: medians of 10 runs, their 95 % intervals. "
+            "Dashed: what `theory/proofs/curvature_from_forwards.md` predicts, to leading order in 1/d.",
         )
     return out

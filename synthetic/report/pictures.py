@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from helene.lab.figures import Drawing, ScalingSeries, scaling_figure
+from synthetic.analysis.least_steps import least_line
 from synthetic.analysis.results import FAMILIES
 from synthetic.analysis.verdicts import Analysed
-from synthetic.design import FIRST_ORDER
+from synthetic.design import FIRST_ORDER, TARGETS
 from synthetic.report.words import at
 
 Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
@@ -60,7 +61,15 @@ def _cuts(rows: Sequence[Analysed], title: str) -> list[tuple[str, Drawing, str]
                 f"whole grid, d < 64 included, so that its exponents are not those of the conclusions (d >= 64). "
                 f"The slope here is {slope}; dashed: what theory predicts for the control. Below: local slopes."
             )
-            out.append((f"{axis}-cut", scaling_figure(drawn, xlabel=f"{axis_name} ({other})", title=title), caption))
+            bound = None
+            if all(a.series.problem == "quadratic" and a.series.method not in FIRST_ORDER for a in rows):
+                bound = ("least for one difference a step", *least_line(cells, held, level, TARGETS["zeroth"]))
+                caption += (
+                    " Dotted: (1 − target) d, what every method needs in the mean over minimisers that reads one "
+                    "difference of losses a step; one direction per layer reads n."
+                )
+            figure = scaling_figure(drawn, xlabel=f"{axis_name} ({other})", title=title, bound=bound)
+            out.append((f"{axis}-cut", figure, caption))
     return out
 
 

@@ -69,9 +69,10 @@ def _loop(case: Case, options: dict[str, Any], problem: Any, x0: Tensor) -> Tens
 
 def _simulator(start: int) -> tuple[Any, Tensor, Any]:
     """The problem, where runs start, and a function that gives a run's gaps."""
+    from synthetic.starts import starts
+
     from synthetic.methods import METHODS
     from synthetic.problems import build
-    from synthetic.starts import starts
 
     try:
         from synthetic.simulation.simulator import simulate
