@@ -55,7 +55,9 @@ def small_moves(a: ExactCoupled, factor: F = F(2)) -> bool:
     """(c): ‖δ‖²_M ≤ 2Δ, M at the start of the sweep."""
     points = a.sweep
     delta = [[y - x for x, y in zip(old, new, strict=True)] for old, new in zip(a.p, points[-1], strict=True)]
-    norm = sum(s * x * x for layer in delta for s, x in zip(a.sigma(a.p), layer, strict=True))
+    norm = sum(
+        s * x * x for sigma, layer in zip(a.sigma(a.p), delta, strict=True) for s, x in zip(sigma, layer, strict=True)
+    )
     return norm <= factor * (a.loss(a.p) - a.loss(points[-1]))
 
 
