@@ -72,7 +72,7 @@ TWINS: dict[str, Callable[[ExactCoupled], bool]] = {
     "each block, 0.25 → 0.26": lambda a: each_block(a, F(26, 100)),
     "greedy, a quarter of the bound": lambda a: greedy(a, F(1, 4)),
     "random, a quarter of the bound": lambda a: random_order(a, F(1, 4)),
-    "cyclic, a sixteenth of C": lambda a: cyclic(a, F(1, 16)),
+    "cyclic, an eighth of C": lambda a: cyclic(a, F(1, 8)),
     "moves, 2 → 1/3": lambda a: small_moves(a, F(1, 3)),
 }
 
