@@ -117,9 +117,9 @@ def test_3f_the_start_is_bounded_by_eta_alone(eta):
 
 
 def test_3c_the_slope_by_sums():
-    """Sympy: ∫h over the intervals with their ramps, and the margin t − ½δ(2^m − 1) − (2/η − 1)ςa, for m up to 8."""
+    """Sympy: ∫h over the intervals with their ramps, and the margin t − ½δ(2^m − 1) − (2/η − 1)ςa, for three m."""
     a, delta, eta, spread = sp.symbols("a delta eta varsigma", positive=True)
-    for m in range(2, 9):
+    for m in (2, 3, 6):
         area = 2**m * (a - m + 1) + sum(2**k for k in range(1, m))
         area -= sum(sp.Rational(2 ** (k - 1), 2) * delta for k in range(1, m + 1))  # half of each fall
         assert sp.expand(area - (2**m * (a - m + 2) - 2 - delta * (2**m - 1) / 2)) == 0

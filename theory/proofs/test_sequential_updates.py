@@ -80,7 +80,7 @@ TWINS: dict[str, Callable[[ExactCoupled], bool]] = {
 @pytest.fixture(scope="module")
 def found() -> Survey:
     """Exact rationals: coupled quadratics, couplings with steep ramps and halvings; ν and κ exact."""
-    return survey(seeded(exact_coupled), STATEMENTS, TWINS, num_examples=500)
+    return survey(seeded(exact_coupled), STATEMENTS, TWINS, num_examples=300)
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
