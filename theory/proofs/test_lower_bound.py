@@ -19,7 +19,7 @@ from theory.proofs.problems import Diagonal
 from theory.updates.clipped_newton import count_steps, theorem_clip
 
 HALF = F(1, 2)
-ETAS = [F(1), F(2, 3), HALF, F(1, 4), F(1, 16), F(1, 100)]
+ETAS = [F(1), F(99, 100), F(2, 3), HALF, F(1, 4), F(1, 16), F(1, 100)]
 
 
 def halving_run(depth: int, d: int, ramp: F, target: float) -> tuple[int, LayerStart]:

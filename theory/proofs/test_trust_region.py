@@ -341,6 +341,19 @@ def test_counts_of_scaled_newton_steps_lie_in_the_bracket(seed):
     assert 2 * (float(start.max()) - 2 * math.sqrt(layer.target)) <= run.steps < bounds.scaled_newton_bound([layer])
 
 
+@pytest.mark.parametrize("direction", [ball_step, scaled_newton])
+def test_far_out_a_step_of_half_a_radius_is_all(direction):
+    """Halvings 200 radii deep: T ≥ 2(D/R − 2√ε), so neither constant of g can fall to 1.9; both bounds hold."""
+    depth, target = 200, 0.01
+    problem = Diagonal([halving(depth, F(1, 64)).in_floats])
+    run = count_steps(problem, np.array([float(depth)]), target, 10**4, [1], [1.0], direction=direction)
+    g, near = run.first_gap, bounds.PER_LOG * math.log(0.25 / target)
+    assert run.steps >= 2 * (depth - 2 * math.sqrt(target))
+    assert run.steps > 1.9 * (g + 1.81) + near + 2
+    assert run.steps <= bounds.trust_region_bound(1.0, 1.0, [1.0], [1.0], g, target)
+    assert run.steps <= bounds.scaled_newton_bound([bounds.LayerStart(1, 1.0, 1.0, g, target)])
+
+
 def test_the_figure_s_counts():
     """The box's count is at least 4√d (D/R − 2√ε) and grows; the others do not know d; both proved bounds hold."""
     found = draw_clips.counts()
