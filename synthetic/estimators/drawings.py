@@ -72,7 +72,7 @@ def drawings_of(findings: Findings) -> dict[str, tuple[Drawing, str]]:
             curves.append(Line(title, dims, middle, band=(low, high)))
         told = [
             rank_correlation(c["d"], c["decades"], num_effective(c["beta2"]))
-            for c in (r.config for r in found.forward.records)
+            for c in (r.config for r in findings.forward.records)
         ]
         curves.append(Line("from SPSA gradients, predicted", dims, told, style="dashed"))
         out["rank"] = (
