@@ -19,6 +19,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from helene.lab.report_files import write_file, write_text
+
 # Okabe and Ito's palette, its blue and green lightened and its yellow left out, so that each stands out on white and
 # on near-black. Markers and dashes differ too: nothing is told by colour alone.
 PALETTE = ("#1f7fc4", "#d55e00", "#0f9d74", "#c2689a", "#c98a00", "#56a9d6", "#8c6bd1", "#808080")
@@ -80,10 +82,13 @@ class Drawing:
     alt: str
 
     def save(self, folder: Path, name: str) -> None:
-        """Write ``name.svg`` and ``name.png`` into the folder, which is made when missing."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.svg").write_text(self.svg + "\n", encoding="utf-8")
-        (folder / f"{name}.png").write_bytes(self.png)
+        """Write ``name.svg`` and ``name.png`` into the folder, which is made when missing.
+
+        Raises:
+            ValueError: If one cannot be written.
+        """
+        write_text(folder / f"{name}.svg", self.svg + "\n")
+        write_file(folder / f"{name}.png", lambda partial: partial.write_bytes(self.png))
 
 
 @contextmanager
@@ -120,8 +125,7 @@ def _tidy(svg: str, alt: str) -> str:
     svg = re.sub(r" ?\n\s*(?=[A-Za-z\"])", "", svg)  # within the d of a path
     svg = re.sub(r"\n\s*", "\n", svg)
     svg = _own_ids(svg)
-    said = html.escape(alt)
-    return re.sub(r"<svg([^>]*)>", rf'<svg role="img" aria-label="{_literal(said)}"\1>', svg, count=1)
+    return re.sub(r"<svg([^>]*)>", rf'<svg role="img" aria-label="{_literal(html.escape(alt))}"\1>', svg, count=1)
 
 
 def _own_ids(svg: str) -> str:

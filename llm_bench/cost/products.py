@@ -25,7 +25,7 @@ from llm_bench.runs.environment import Environment, environment, resolved
 from llm_bench.runs.products import PRODUCTS, matmuls
 from llm_bench.runs.run import run
 from llm_bench.runs.session import session
-from llm_bench.runs.stepper import engine_available, make_stepper
+from llm_bench.runs.training.stepper import engine_available, make_stepper
 
 EXPERIMENT = "llm/products"
 _UNMOVED = 1e-30  # a learning rate too small to change a weight
