@@ -232,23 +232,73 @@ def profile(arguments: argparse.Namespace) -> int:
     """Print where a step's time goes."""
     import json
 
+    from helene.files import write_text
     from helene.lab.provenance import provenance
     from llm_bench.cost import step_profile
     from llm_bench.models.loading import check_device
 
+    found: dict[str, Any]
     if arguments.shape:
         check_device(arguments.device)
         dtype = "bfloat16" if given.device_kind(arguments) == "cuda" else "float32"
-        found = step_profile.shape_profile(
-            arguments.shape, arguments.batch, arguments.method, dtype, arguments.device, arguments.steps
-        )
+        place = (dtype, arguments.device, arguments.steps)
+        found = {m: step_profile.shape_profile(arguments.shape, arguments.batch, m, *place) for m in arguments.method}
+        for method, profiled in found.items():
+            print(f"{arguments.shape}, {arguments.batch}, {method}\n{step_profile.shown(profiled)}\n")
     else:
         if not arguments.model or arguments.data is None:
             raise ValueError("profile looks at a run's step: give it --model and --data, or --shape")
         found = step_profile.run_profile(*given.run(arguments), arguments.steps)
-    print(step_profile.shown(found))
+        print(step_profile.shown(found))
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"provenance": provenance(), **found}, indent=1))
+        write_text(arguments.json, json.dumps({"provenance": provenance(), **found}, indent=1))
+    return 0
+
+
+def measure_engine(arguments: argparse.Namespace) -> int:
+    """Measure the engine's step beside its rivals."""
+    from llm_bench.cost.engine_table import main
+
+    return main(arguments)
+
+
+def measure_parallel(arguments: argparse.Namespace) -> int:
+    """Measure on several GPUs, in every process of torch.distributed.run."""
+    from llm_bench.cost.parallel import main
+
+    return main(arguments)
+
+
+def measure_harness(arguments: argparse.Namespace) -> int:
+    """Measure what the harness adds to a model's own time."""
+    from llm_bench.cost.harness import main
+
+    return main(arguments)
+
+
+def pages(arguments: argparse.Namespace) -> int:
+    """Draw the committed rows."""
+    from llm_bench.cli.committed_pages import draw_all
+
+    try:
+        return draw_all(arguments.out)
+    except OSError as err:
+        raise ValueError(str(err)) from err
+
+
+def sensitivity(arguments: argparse.Namespace) -> int:
+    """Print the table of step sizes' sensitivity, or put it into a page."""
+    from helene.files import write_text
+    from llm_bench.report.sensitivity import put, table_of
+
+    table = table_of(arguments.records)
+    if arguments.write is None:
+        print(table)
+        return 0
+    try:
+        write_text(arguments.write, put(arguments.write.read_text(encoding="utf-8"), table))
+    except (OSError, ValueError) as err:
+        raise ValueError(f"{arguments.write}: {err}") from err
     return 0
 
 

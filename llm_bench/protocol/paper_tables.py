@@ -72,8 +72,6 @@ CONTROL: Row = ("bias-only", "full")  # ours: one offset a class
 
 # OPT-1.3B, gigabytes, section on memory; "three times MeZO" in the text, 14 / 4 = 3.5.
 MEMORY = {"mezo": 4.0, "zero-shot": 4.0, "icl": 6.0, "ft-prefix": 19.0, "ft-full": 27.0, "helene": 14.0}
-# Figure 4: validation losses of ZO optimizers on OPT-1.3B.
-VALIDATION_LOSSES = {"mezo": 0.426, "zo-adam": 0.286, "zo-adamw": 0.351, "zo-lion": 0.343, "helene": 0.283}
 
 
 def _number(text: str) -> Printed:

@@ -149,14 +149,3 @@ def section(table: Table, what: str = "curves") -> pages.Section:
         named = [f"{name} on {', '.join(tasks)}" for name, tasks in sorted(missing.items())]
         body.insert(0, pages.paragraph(f"Without a test run, so not drawn: {'; '.join(named)}."))
     return pages.Section(TITLES[what], body or [pages.paragraph("No run with a curve is there yet.")], "figures")
-
-
-def figure_cells(cells: Sequence[Cell], name: str) -> list[Cell]:
-    """The cells that a figure shows.
-
-    Raises:
-        ValueError: If there is no such figure.
-    """
-    if name not in FIGURES:
-        raise ValueError(f"there is no figure {name!r}; there are {', '.join(FIGURES)}")
-    return [cell for cell in cells if cell.method in FIGURES[name]]

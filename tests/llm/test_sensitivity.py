@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from helene import cli as helene_cli
 from helene.lab.store import Record
 from llm_bench.protocol import plan
 from llm_bench.protocol.execute import Measured
@@ -76,7 +77,8 @@ def test_the_table_is_put_between_its_marks_and_nowhere_else(tmp_path, capsys):
     write_jsonl(tmp_path / "r.jsonl", GRID, "test")
     target = tmp_path / "page.md"
     target.write_text(f"# A\n\n{module.BEGIN}\nold\n{module.END}\nafter\n")
-    assert module.main([str(tmp_path / "r.jsonl"), str(tmp_path / "r.jsonl"), "--write", str(target)]) == 0
+    words = ["llm", "sensitivity", str(tmp_path / "r.jsonl"), "--write", str(target)]
+    assert helene_cli.main([*words[:3], *words[2:]]) == 0
     text = target.read_text()
     assert text == f"# A\n\n{module.BEGIN}\n{markdown(grouped(GRID))}\n{module.END}\nafter\n"
     assert "| 1.0e-05 of 5 | 0.900, loss 0.490 from 1.000 | 10 | 40% | 1.0e-06: loss 0.530 |" in text
@@ -90,5 +92,5 @@ def test_the_table_is_put_between_its_marks_and_nowhere_else(tmp_path, capsys):
         with pytest.raises(ValueError, match="once each"):
             put(broken, "x")
     target.write_text("no marks")
-    assert module.main([str(tmp_path / "r.jsonl"), "--write", str(target)]) == 2
+    assert helene_cli.main(words) == 2
     assert "once each" in capsys.readouterr().err
