@@ -86,7 +86,8 @@ def add_commands(subparsers: Any) -> None:
     profile.set_defaults(func=do.profile)
 
     measure = actions.add_parser("measure", help="records of what steps and evaluation cost on this machine")
-    _measure(measure.add_subparsers(metavar="WHAT", required=True))
+    _measure(measure.add_subparsers(dest="what", metavar="WHAT", required=True))
+    measure.set_defaults(func=do.measure)
 
     pages = actions.add_parser("pages", help="the committed rows as pages; needs no GPU, models or data")
     pages.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports (default: reports)")
@@ -107,11 +108,9 @@ def _measure(kinds: Any) -> None:
     engine = kinds.add_parser("engine", help="the engine's step beside its floor and its rivals, on one GPU")
     engine.add_argument("--parts", default="micro,overlap,table,memory,zero,profile")
     engine.add_argument("--rounds", type=int, default=11)
-    engine.set_defaults(func=do.measure_engine)
     parallel = kinds.add_parser("parallel", help="several GPUs of one host, each a process of torch.distributed.run")
     parallel.add_argument("--rounds", type=int, default=9)
     parallel.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parallel.set_defaults(func=do.measure_parallel)
     for parser in (engine, parallel):
         parser.add_argument("--batches", default="16x64,16x256", help="rows and tokens a row")
     harness = kinds.add_parser("harness", help="evaluation over pure forwards, a step outside forward and update")
@@ -119,7 +118,6 @@ def _measure(kinds: Any) -> None:
     harness.add_argument("--data", type=Path, required=True, help="the data folder")
     harness.add_argument("--device", default="cuda")
     harness.add_argument("--steps", type=int, default=20)
-    harness.set_defaults(func=do.measure_harness)
     for parser in (engine, parallel, harness):
         parser.add_argument("--out", type=Path, required=True, help="folder of the records")
         parser.add_argument("--shape", default="opt-1.3b", help="of the model with random weights")

@@ -79,12 +79,12 @@ def table(arguments: argparse.Namespace) -> int:
         details.cells_section(made, command),
         tables.facts_section(made),
     ]
-    _write(arguments, "table", f"Table {arguments.which}: {paper.title}", made, sections, command)
+    _write_page(arguments, "table", f"Table {arguments.which}: {paper.title}", made, sections, command)
     return 0
 
 
 def _memory(arguments: argparse.Namespace) -> int:
-    from helene.lab.provenance import provenance, public_command
+    from helene.lab.provenance import public_command
     from helene.lab.store import Store
     from llm_bench.cost import memory_sweep
     from llm_bench.models.loading import check_device
@@ -113,7 +113,7 @@ def _memory(arguments: argparse.Namespace) -> int:
     words = ["helene", "llm", "table", "memory", "--device", arguments.device, "--shapes", ",".join(shapes)]
     words += ["--batches", ",".join(batches), "--store", str(arguments.store)]
     command = public_command(words)
-    print(memory_page.write(arguments.out, records, runs, command, provenance(command)))
+    print(memory_page.write(arguments.out, records, runs, command))
     return 0
 
 
@@ -132,19 +132,18 @@ def figure(arguments: argparse.Namespace) -> int:
         tables.costs_section(made),
         details.cells_section(made, command),
     ]
-    _write(arguments, "figure", figures.TITLES[arguments.which], made, sections, command)
+    _write_page(arguments, "figure", figures.TITLES[arguments.which], made, sections, command)
     return 0
 
 
-def _write(arguments: argparse.Namespace, what: str, title: str, made: Any, sections: list[Any], command: str) -> None:
-    from helene.lab.provenance import provenance
+def _write_page(
+    arguments: argparse.Namespace, what: str, title: str, made: Any, sections: list[Any], command: str
+) -> None:
     from llm_bench.report import tables
 
-    said, name = provenance(command), f"{what}-{arguments.which}-{arguments.preset}"
+    name = f"{what}-{arguments.which}-{arguments.preset}"
     title = f"{title} (preset {arguments.preset})"
-    print(
-        tables.write(arguments.out, name, title=title, table=made, sections=sections, command=command, provenance=said)
-    )
+    print(tables.write(arguments.out, name, title=title, table=made, sections=sections, command=command))
 
 
 def tune(arguments: argparse.Namespace) -> int:
@@ -154,13 +153,14 @@ def tune(arguments: argparse.Namespace) -> int:
     from llm_bench.protocol.step_size_search import tune as search
     from llm_bench.runs import methods
     from llm_bench.runs.config import load
+    from llm_bench.runs.natural_step import natural_step_size
 
     env = given.environment(arguments)
     first = methods.is_first_order(arguments.method)
     if arguments.tuning not in BASE_LR:
         raise ValueError(f"--tuning must be one of {', '.join(BASE_LR)}, got {arguments.tuning!r}")
     eps = "none" if first else EPS[arguments.kind, arguments.tuning]
-    natural = BASE_LR[arguments.tuning] * methods.get_method(arguments.method).lr_ratio
+    natural = natural_step_size(arguments.method, BASE_LR[arguments.tuning])
     settings = {
         "model": next(iter(env.models)),
         "kind": arguments.kind,
@@ -204,7 +204,7 @@ def estimate(arguments: argparse.Namespace) -> int:
         here = [c for c in cells(bench.preset) if c.kind == kind]
         runs = [r for c in here for r in tuning_runs(bench.preset, c, name, bench.device)]
         runs += [r for c in here for r in test_runs(bench.preset, c, name, bench.device, 1.0)]
-        runs = [bench.asked(run) for run in runs]
+        runs = [bench.with_settings(run) for run in runs]
         found = expect(runs, sizes, records, lambda c: predict_run(c, bench.env.source(c.model)).total)
         total += found.seconds
         print(
@@ -255,25 +255,12 @@ def profile(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def measure_engine(arguments: argparse.Namespace) -> int:
-    """Measure the engine's step beside its rivals."""
-    from llm_bench.cost.engine_table import main
+def measure(arguments: argparse.Namespace) -> int:
+    """Measure what this machine takes, and keep it as records."""
+    from llm_bench.cost import engine_table, harness, parallel
 
-    return main(arguments)
-
-
-def measure_parallel(arguments: argparse.Namespace) -> int:
-    """Measure on several GPUs, in every process of torch.distributed.run."""
-    from llm_bench.cost.parallel import main
-
-    return main(arguments)
-
-
-def measure_harness(arguments: argparse.Namespace) -> int:
-    """Measure what the harness adds to a model's own time."""
-    from llm_bench.cost.harness import main
-
-    return main(arguments)
+    parts = {"engine": engine_table.main, "parallel": parallel.main, "harness": harness.main}
+    return parts[arguments.what](arguments)
 
 
 def pages(arguments: argparse.Namespace) -> int:
@@ -289,14 +276,14 @@ def pages(arguments: argparse.Namespace) -> int:
 def sensitivity(arguments: argparse.Namespace) -> int:
     """Print the table of step sizes' sensitivity, or put it into a page."""
     from helene.files import write_text
-    from llm_bench.report.sensitivity import put, table_of
+    from llm_bench.report.sensitivity import put_between_marks, table_of
 
     table = table_of(arguments.records)
     if arguments.write is None:
         print(table)
         return 0
     try:
-        write_text(arguments.write, put(arguments.write.read_text(encoding="utf-8"), table))
+        write_text(arguments.write, put_between_marks(arguments.write.read_text(encoding="utf-8"), table))
     except (OSError, ValueError) as err:
         raise ValueError(f"{arguments.write}: {err}") from err
     return 0

@@ -29,7 +29,6 @@ from llm_bench.runs.session import Session
 from llm_bench.runs.training.checkpoint import Folder
 from llm_bench.runs.training.loop import Training
 from llm_bench.runs.training.stepper import engine_available
-from llm_bench.tasks import get_task
 from llm_bench.tiny.tokenizer import make_tokenizer
 
 EXPERIMENT = "llm/harness"
@@ -43,8 +42,8 @@ def evaluation_cost(session: Session, config: RunConfig, repeats: int = 5) -> di
         ``forward_seconds``, of the same batches alone with the logits that are needed, medians of the repeats;
         ``ratio`` of the two; ``padding``, tokens computed over tokens; ``examples``, ``tokens``, ``batches``.
     """
-    model, task = session.model, get_task(config.task, config.kind)
-    examples = session.tokens(config).train
+    model, tokens = session.model, session.tokens(config)
+    task, examples = tokens.task, tokens.train
     device = model.device
     evaluate(model, task, examples[:64])  # kernels are loaded
     first = seconds_of(lambda: evaluate(model, task, examples), device)
@@ -62,15 +61,15 @@ def evaluation_cost(session: Session, config: RunConfig, repeats: int = 5) -> di
     forwards()
     pairs = [(seconds_of(forwards, device), seconds_of(whole, device)) for _ in range(repeats)]
     alone, together = (statistics.median(column) for column in zip(*pairs, strict=True))
-    tokens, computed = made.tokens
+    num_tokens, computed = made.tokens
     return {
         "first_seconds": first,
         "evaluate_seconds": together,
         "forward_seconds": alone,
         "ratio": together / alone,
-        "padding": computed / tokens,
+        "padding": computed / num_tokens,
         "examples": len(examples),
-        "tokens": tokens,
+        "tokens": num_tokens,
         "batches": len(made.batches),
     }
 

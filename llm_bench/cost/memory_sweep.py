@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
-from llm_bench.cost.memory_row import NOT_TRIED, STEPS, Children, Row, predict_row
+from llm_bench.cost.memory_row import NOT_TRIED, STEPS, Children, MemoryRow, predict_row
 
 EXPERIMENT = "memory"
 SHAPES = ("opt-1.3b", "opt-2.7b", "opt-6.7b", "opt-13b")
@@ -23,7 +23,7 @@ _AHEAD = 6  # processes that import while another measures
 
 def measure_all(
     store: Any,
-    rows: Sequence[Row],
+    rows: Sequence[MemoryRow],
     shapes: Sequence[str],
     batches: Sequence[str],
     *,
@@ -97,7 +97,7 @@ def _is_done(record: Any) -> bool:
     return record is not None and record.result["status"] != "error"
 
 
-def _config(row: Row, shape: str, batch: str, card: Mapping[str, Any] | None) -> dict[str, Any]:
+def _config(row: MemoryRow, shape: str, batch: str, card: Mapping[str, Any] | None) -> dict[str, Any]:
     return {**asdict(row), "model": shape, "batch": batch, "device": card["name"] if card else "none", "steps": STEPS}
 
 

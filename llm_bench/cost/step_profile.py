@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from llm_bench.cost.timeline import HostTimers, account, floors, kernels, profile, table
+from llm_bench.cost.timeline import HostTimers, account, kernels, profile, table
 from llm_bench.cost.timing import seconds_of
 from llm_bench.runs.training.checkpoint import Folder
 from llm_bench.runs.training.loop import Training
@@ -183,12 +183,14 @@ def _floors(
     copied = _copied(engine, targets) if engine is not None else size
     bandwidth = _bandwidth(device)
     state = 2.0 * optimizer.state_bytes() / size
-    least = floors(size, copied, 0, state, bandwidth, 1.0, width)
-    least["forward"] = forwards * _forward_seconds(module, loss, batch, device, captured=engine is not None)
     draws = (1 if device.type == "cuda" and engine is not None else 2) * copied + size
-    name = "noise" if device.type != "cuda" else "noise (within copies and update)"
-    least[name] = draws * _draw_seconds(device)
-    return least
+    noise = "noise" if device.type != "cuda" else "noise (within copies and update)"
+    return {
+        "forward": forwards * _forward_seconds(module, loss, batch, device, captured=engine is not None),
+        "copies": 3 * width * copied / bandwidth,  # read once, written twice
+        "update": (2 * width + state) * size / bandwidth,
+        noise: draws * _draw_seconds(device),
+    }
 
 
 def _copied(engine: Any, targets: Sequence[Any]) -> int:

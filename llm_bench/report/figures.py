@@ -57,7 +57,7 @@ def curves(table: Table, kind: str, task: str, axis: str, value: str) -> Drawing
     from helene.lab.figures import Line, line_figure
 
     lines = []
-    for cell, (what, _) in _trained(table):
+    for cell, (what, _) in _trained_cells(table):
         if (cell.kind, cell.task) != (kind, task):
             continue
         stacked = _stacked(what.tests, axis, value)
@@ -72,7 +72,7 @@ def curves(table: Table, kind: str, task: str, axis: str, value: str) -> Drawing
     return line_figure(lines, xlabel=names[axis], ylabel=value.replace("_", " "), title=f"{task} ({kind})")
 
 
-def _trained(table: Table) -> list[tuple[Cell, Any]]:
+def _trained_cells(table: Table) -> list[tuple[Cell, Any]]:
     """Cells that train, MeZO and HELENE first, so that they have the same colours in all figures."""
     first = ("mezo", "helene")
     cells = [item for item in table.items() if item[0].method not in CONTROLS]
@@ -99,7 +99,7 @@ def profile(table: Table, cost: str = "forwards") -> Drawing | None:
     from helene.lab.figures import Line, line_figure
 
     costs: dict[str, dict[Any, float]] = {}
-    for cell, (what, _) in _trained(table):
+    for cell, (what, _) in _trained_cells(table):
         for record in what.tests:
             target = record.result.get("target")
             if target:
@@ -142,7 +142,7 @@ def section(table: Table, what: str = "curves") -> pages.Section:
             pages.figure(drawing, "Performance profile: the share of task and seed pairs solved within a factor.")
         )
     missing: dict[str, list[str]] = {}
-    for cell, (known, _) in _trained(table):
+    for cell, (known, _) in _trained_cells(table):
         if not any(record.result.get("curve") for record in known.tests):
             missing.setdefault(label(cell.method, cell.tuning), []).append(f"{cell.task} ({cell.kind})")
     if body and missing:

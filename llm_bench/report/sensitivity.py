@@ -91,7 +91,7 @@ def natural_size(records: Sequence[Record]) -> float | None:
     if natural_step.needs_slope(method) and not slopes:
         return None
     divisor = natural_step.denominator(method, slopes[0] if slopes else {}, run.config["batch_size"])
-    return base * methods.get_method(method).lr_ratio * divisor
+    return natural_step.natural_step_size(method, base, divisor)
 
 
 def grouped(records: Iterable[Record]) -> list[Sensitivity]:
@@ -130,7 +130,7 @@ def markdown(found: Sequence[Sensitivity]) -> str:
     return "\n".join(lines)
 
 
-def put(text: str, table: str) -> str:
+def put_between_marks(text: str, table: str) -> str:
     """The text with the table between the marks.
 
     Raises:

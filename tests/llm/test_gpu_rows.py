@@ -149,7 +149,7 @@ def test_what_is_packed_is_what_a_call_takes(tmp_path, monkeypatch):
     words = ["--gguf", str(tmp_path / "m.gguf"), "--encoder", str(folder), "--out", str(tmp_path / "c")]
     monkeypatch.setattr(packed_models, "package", lambda name: {f"site/{name}/__init__.py": b""})
     assert packed_models.main([*words, "--mebibytes", "0.125"]) == 0
-    recipe = packed_models.Recipe(tmp_path / "k", tmp_path, "cpu", 2, None, 0, 1, 1.0)
+    recipe = packed_models.ModelParts(tmp_path / "k", tmp_path, "cpu", 2, None, 0, 1, 1.0)
     recipe.keep.mkdir()
     sizes = []
     for piece in sorted((tmp_path / "c").iterdir(), key=lambda path: int(path.name)):

@@ -152,7 +152,7 @@ def test_recorded_rows_are_predicted_within_five_percent(path: Path) -> None:
     quick = [row for row in rows if row["config"]["model"] == "opt-1.3b"]
     for row in quick:
         names = ("name", "method", "tuning", "dtype", "state_dtype", "checkpointing")
-        made = memory_row.Row(**{name: row["config"][name] for name in names})
+        made = memory_row.MemoryRow(**{name: row["config"][name] for name in names})
         now = memory_row.predict_row(made, row["config"]["model"], row["config"]["batch"])
         assert now["total"] == pytest.approx(row["result"]["peak_bytes"], rel=0.05), row["config"]
 
@@ -172,7 +172,7 @@ def test_the_table_without_a_gpu_is_predicted_and_goes_on(tmp_path: Path) -> Non
     before, *lines = said[1:]  # the first call had no time for more than that
     assert before == said[0] == "2 rows to predict, some 1 s on one core; nothing is measured, that takes --device cuda"
     assert [line.split()[0] for line in lines] == ["1/2", "2/2"]
-    page = memory_page.write(tmp_path, records, [], "command", {}).read_text()
+    page = memory_page.write(tmp_path, records, [], "command").read_text()
     assert "No peak has been measured" in page
     assert "opt-tiny" in page
 
@@ -196,7 +196,7 @@ def test_a_row_that_cannot_fit_is_not_tried_and_an_error_is_tried_again(
     assert not answers
     statuses = {record.config["name"]: record.result["status"] for record in records}
     assert statuses == {small.name: "reached", large.name: "out_of_memory"}
-    page = memory_page.write(tmp_path, records, [], "command", {}).read_text()
+    page = memory_page.write(tmp_path, records, [], "command").read_text()
     assert "1 do not fit the card" in page
 
 

@@ -12,7 +12,7 @@ import llm_bench
 from helene import cli as helene_cli
 from helene.lab.store import Store
 from llm_bench.cli import committed_pages
-from llm_bench.protocol.execute import Measured
+from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.plan import choose
 from llm_bench.report import details, figures, tables
@@ -52,7 +52,7 @@ def test_prompts_that_were_cut_are_told():
 
 def test_a_cell_under_way_shows_what_was_tried_and_that_no_test_run_is_there():
     grid = tuned(1e-6, 0.7, 0.5), tuned(3e-6, 0.6, 0.6)
-    table = {MEZO: (Measured(None, (), 3, 4, tuning=grid), None)}
+    table = {MEZO: (CellRecords(None, (), 3, 4, tuning=grid), None)}
     html = shown(tables.table_section(table, TABLES["2"], {"causal": "gemma"}))
     assert f'href="#{tables.anchor(MEZO)}">not tested yet' in html
     under_way = shown(details.cells_section(table, "helene llm table 2"))
@@ -65,7 +65,7 @@ def test_a_cell_under_way_shows_what_was_tried_and_that_no_test_run_is_there():
     assert "out of memory" in shown(details.cells_section(failed, ""))
     of_failed = {MEZO: (failed[MEZO][0], None)}
     assert ">out of memory</a>" in shown(tables.table_section(of_failed, TABLES["2"], {"causal": "gemma"}))
-    hopeless = {MEZO: (Measured(choose(grid), (), 3, 0, tuning=grid), None)}
+    hopeless = {MEZO: (CellRecords(choose(grid), (), 3, 0, tuning=grid), None)}
     assert ">no step size ended well</a>" in shown(tables.table_section(hopeless, TABLES["2"], {"causal": "gemma"}))
     of_another = table_of(judged(0, 0.8, task="copa"))
     assert "so not drawn: MeZO on sst2 (causal)." in shown(figures.section(table | of_another))
@@ -92,7 +92,6 @@ def test_the_page_shows_both_numbers_links_and_what_was_not_run(tmp_path):
         table=table,
         sections=[figures.section(table)],
         command="helene llm",
-        provenance={},
     )
     assert path.read_text().count("<svg") >= 2
     assert json.loads((tmp_path / "llm/summary.json").read_text())["cells"]
