@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from helene import floors
+from helene.curvature import Source, named
 from helene.files import write_whole
 
 if TYPE_CHECKING:
     from helene.optimizers.base import Base
 
 FORMAT = 1
-_NOT_HYPER = ("params", "param_names", "step")
 
 
 class Trajectory:
@@ -71,7 +72,7 @@ class Trajectory:
                 "identity": optimizer.identity(),
                 "device": optimizer.device_class(),
                 "first_step": optimizer.param_groups[0]["step"] + 1,
-                "layers": [_hyper(group) for group in optimizer.param_groups],
+                "layers": [_hyper(optimizer, i) for i in range(len(optimizer.param_groups))],
             }
         )
         optimizer.trajectory = trajectory
@@ -85,8 +86,8 @@ class Trajectory:
         """
         if step != self.header["first_step"] + len(self) or len(optimizer.param_groups) != len(self.header["layers"]):
             raise ValueError("the optimizer's steps or layers changed under the recording; start a new Trajectory")
-        for layer, group in enumerate(optimizer.param_groups):
-            for name, value in _hyper(group).items():
+        for layer in range(len(optimizer.param_groups)):
+            for name, value in _hyper(optimizer, layer).items():
                 known = self.changing.get((layer, name))
                 if known is not None:
                     known.append(value)
@@ -118,12 +119,15 @@ class Trajectory:
                 stacklevel=2,
             )
         for group, constants in zip(optimizer.param_groups, self.header["layers"], strict=True):
-            group.update(constants)
-        optimizer._prepare()
+            group.update({name: floors.from_json(value) for name, value in constants.items() if name in group})
         for i, scalars in enumerate(self.scalars[:steps]):
             for (layer, name), values in self.changing.items():
                 optimizer.param_groups[layer][name] = values[i]
-            optimizer._apply(step + i, scalars)
+            plan = optimizer.plan(scheduled=False)
+            if scalars:
+                optimizer.apply(plan, scalars)
+            else:
+                optimizer.note(plan, [])  # its losses were not finite, and it moved nothing
 
     def save(self, path: str | Path) -> None:
         """Write a compressed ``.npz`` (the suffix is added if it is missing); it appears whole or not at all.
@@ -180,14 +184,13 @@ class Trajectory:
         return trajectory
 
 
-def _hyper(group: dict[str, Any]) -> dict[str, Any]:
-    """What of a group the update depends on, as JSON takes it."""
-    kept = {}
-    for name, value in group.items():
-        if name not in _NOT_HYPER:
-            value = value.item() if hasattr(value, "item") else value
-            if value is None or isinstance(value, bool | int | float | str):
-                kept[name] = value
+def _hyper(optimizer: Base, layer: int) -> dict[str, Any]:
+    """Hyper-parameters of a layer as JSON takes them."""
+    kept: dict[str, Any] = {}
+    for name, value in optimizer.hyperparameters(layer).items():
+        if isinstance(value, Source):
+            value = named(value)
+        kept[name] = floors.as_json(value) if callable(value) else value
     return kept
 
 

@@ -14,6 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from helene import floors, numeric
+from helene.curvature import Source, named
 from helene.files import write_whole
 from helene.optimizers.base import Base
 
@@ -33,7 +35,7 @@ def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
             tensors[f"state/{index}/{name}"] = tensor
     metadata = {
         "format": FORMAT,
-        "param_groups": json.dumps(state["param_groups"], default=Tensor.item),  # lr may be a tensor
+        "param_groups": json.dumps(state["param_groups"], default=_as_json),
         "helene": json.dumps(state["helene"]),
     }
     whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
@@ -77,10 +79,18 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
                 _, index, name = key.split("/", 2)
                 state.setdefault(int(index), {})[name] = file.get_tensor(key)
         groups: list[dict[str, Any]] = json.loads(metadata["param_groups"])
+        groups = [{name: floors.from_json(value) for name, value in group.items()} for group in groups]
         optimizer.load_state_dict({"state": state, "param_groups": groups, "helene": identity})
         with torch.no_grad():
             for name, key in stored.items():
                 targets[name].copy_(file.get_tensor(key))
+
+
+def _as_json(value: Any) -> Any:
+    """Entries of a group that are no plain numbers or words."""
+    if isinstance(value, Source):
+        return named(value)
+    return floors.as_json(value) if callable(value) else numeric.plain(value)
 
 
 def _model_tensors(model: nn.Module) -> dict[str, Tensor]:

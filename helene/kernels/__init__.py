@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from helene.kernels.backend import VARIABLE, Backend, backend
 
-__all__ = ["Backend", "apply", "backend", "can_apply", "normal", "words", "write_perturbed"]
+if TYPE_CHECKING:
+    from helene.plan import StepPlan
+
+__all__ = ["Backend", "backend", "can_update", "normal", "update", "words", "write_perturbed"]
 
 
 def wanted(device: torch.device) -> bool:
@@ -81,23 +84,23 @@ def _has_kernel(out: Tensor, theta: Tensor) -> bool:
     return theta.is_contiguous() and out.is_contiguous() and backend(theta).is_triton
 
 
-def can_apply(optimizer: Any) -> bool:
-    """Whether a step of the optimizer, as it is configured, is one kernel a dtype."""
-    tensors = [target.tensor for target in optimizer._targets]
+def can_update(optimizer: Any, plan: StepPlan) -> bool:
+    """Whether the update of a step is one kernel a kind of parameter."""
+    tensors = [target.tensor for target in optimizer.targets]
     if not all(wanted(t.device) for t in tensors):
         return False
     from helene.kernels import methods
 
-    return all(backend(t).is_triton for t in tensors) and isinstance(methods.method_of(optimizer), methods.Method)
+    return all(backend(t).is_triton for t in tensors) and isinstance(
+        methods.fused(plan, optimizer.targets), methods.Fused
+    )
 
 
-def apply(optimizer: Any, step: int, scalars: list[float]) -> None:
-    """One step of an optimizer for which `can_apply` holds.
+def update(optimizer: Any, plan: StepPlan, slope: float) -> None:
+    """The update of a step for which `can_update` holds, along slope · z.
 
-    Parameters and state come out as by the generic loop of `helene.optimizers.base`, given equal z.
+    Parameters and state come out as by `helene.optimizers.chunkwise`, given equal z.
     """
-    from helene.kernels import eager, methods
+    from helene.kernels import eager
 
-    method = methods.method_of(optimizer)
-    assert isinstance(method, methods.Method)
-    eager.apply(optimizer, method, step, optimizer._coefficients(scalars)[0])
+    eager.update(optimizer, plan, slope)

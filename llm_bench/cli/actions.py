@@ -156,10 +156,9 @@ def tune(arguments: argparse.Namespace) -> int:
     from llm_bench.runs.natural_step import natural_step_size
 
     env = given.environment(arguments)
-    first = methods.is_first_order(arguments.method)
     if arguments.tuning not in BASE_LR:
         raise ValueError(f"--tuning must be one of {', '.join(BASE_LR)}, got {arguments.tuning!r}")
-    eps = "none" if first else EPS[arguments.kind, arguments.tuning]
+    eps = EPS[arguments.kind, arguments.tuning] if methods.takes_eps(arguments.method) else "none"
     natural = natural_step_size(arguments.method, BASE_LR[arguments.tuning])
     settings = {
         "model": next(iter(env.models)),

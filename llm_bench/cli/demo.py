@@ -8,7 +8,7 @@ from typing import Any
 
 from helene.lab.executors import ProcessExecutor
 from helene.lab.store import Store
-from llm_bench.data.token_cache import cache_folder
+from llm_bench.models.fingerprint import cache_folder
 from llm_bench.protocol.execute import Bench, execute, experiment
 from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.plan import cells

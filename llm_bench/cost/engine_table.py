@@ -93,15 +93,13 @@ def table(recorder: Recorder, rows: int, length: int, arguments: argparse.Namesp
         return lambda m: Helene(m.named_parameters(), LR, eps=EPS, state_dtype=state_dtype, model=m, **HELENE)
 
     engine("MeZO", mezo)
-    engine("MeZO, deferred", mezo, deferred=True)
     engine("MeZO, forwards in turns", mezo, concurrent=False)
     engine("HELENE, bf16 state", helene("bfloat16"))
-    engine("HELENE, bf16 state, deferred", helene("bfloat16"), deferred=True)
     engine("HELENE, 8-bit state", helene("8bit"))
     plain = mezo(copy.deepcopy(base))
     contestants["MeZO, optimizer.step"] = Contestant(lambda: plain.step(lambda: language_loss(plain._model, batch)), 2)
     rival = copy.deepcopy(base)
-    targets = MeZO(rival.named_parameters(), model=rival)._targets
+    targets = MeZO(rival.named_parameters(), model=rival).targets
     fused = InPlaceMeZO(targets, lambda: language_loss(rival, batch), LR, EPS)
     contestants["rival: fused in place, captured"] = Contestant(fused.step)
     published_model, captured_model = copy.deepcopy(base), copy.deepcopy(base)
@@ -215,13 +213,13 @@ def profiles(recorder: Recorder, rows: int, length: int, arguments: argparse.Nam
     base = build(arguments.shape)
     size = sum(p.numel() for p in base.parameters())
     steppers: dict[str, Callable[[], Any]] = {"two forwards": CapturedForwards(lambda: language_loss(base, batch))}
-    for name in ("MeZO", "MeZO, deferred", "HELENE, bf16 state, deferred"):
+    for name in ("MeZO", "HELENE, bf16 state"):
         model = copy.deepcopy(base)
         if name.startswith("MeZO"):
             optimizer: Any = MeZO(model.named_parameters(), LR, model=model)
         else:
             optimizer = Helene(model.named_parameters(), LR, state_dtype="bfloat16", model=model, **HELENE)
-        engine = Engine(model, optimizer, language_loss, deferred="deferred" in name)
+        engine = Engine(model, optimizer, language_loss)
         steppers[name] = partial(engine.step, batch)
     for name, step in steppers.items():
         for _ in range(4):

@@ -164,11 +164,11 @@ def _timed_parts(optimizer: Any, timers: HostTimers) -> Iterator[None]:
     kept = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in places]
     for owner, attribute, name in places:
         setattr(owner, attribute, timers.wrap(name, getattr(owner, attribute)))
-    optimizer._apply = timers.wrap("update", optimizer._apply)
+    optimizer.update = timers.wrap("update", optimizer.update)
     try:
         yield
     finally:
-        del optimizer._apply
+        del optimizer.update
         for owner, attribute, function in kept:
             setattr(owner, attribute, function)
 
@@ -177,9 +177,9 @@ def _floors(
     optimizer: Any, module: nn.Module, loss: Callable[[Any, Any], Any], batch: Any, engine: Any, device: torch.device
 ) -> dict[str, float]:
     """The least seconds of each part: forwards at fixed weights, bytes at copy bandwidth, draws with one copy."""
-    targets = optimizer._targets
+    targets = optimizer.targets
     size, width = sum(t.tensor.numel() for t in targets), targets[0].tensor.element_size()
-    forwards = optimizer.forwards_at(optimizer.param_groups[0]["step"] + 1)
+    forwards = optimizer.plan().forwards
     copied = _copied(engine, targets) if engine is not None else size
     bandwidth = _bandwidth(device)
     state = 2.0 * optimizer.state_bytes() / size

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -14,13 +13,9 @@ from typing import Any
 from helene.files import write_text
 from llm_bench.data import encode
 from llm_bench.data.encode import Encoded
+from llm_bench.models.fingerprint import cache_folder
 from llm_bench.models.loading import LanguageModel
 from llm_bench.tasks.task import Example, Task
-
-
-def cache_folder() -> Path:
-    """Where tiny models and tokens are kept."""
-    return Path(os.environ.get("HELENE_CACHE") or Path.home() / ".cache" / "helene")
 
 
 def encoded(model: LanguageModel, task: Task, examples: Sequence[Example]) -> list[Encoded]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -17,11 +15,11 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from llm_bench.models import attention, positions
+from llm_bench.models.fingerprint import fingerprint as of_content
 from llm_bench.tasks.task import Kind
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 _HEADS = {"causal": ("ForCausalLM", "LMHeadModel"), "masked": ("ForMaskedLM",)}
-_SAMPLES, _BLOCK = 64, 4096
 
 
 @dataclass
@@ -33,7 +31,7 @@ class LanguageModel:
         tokenizer: Its tokenizer.
         kind: ``causal`` or ``masked``.
         name: For people; no path.
-        fingerprint: Of configuration and weights: equal names with other weights are told apart.
+        fingerprint: Of configuration, tokenizer and weights: equal names with other content are told apart.
         before: Special tokens that the tokenizer puts in front.
         after: Those that it puts behind.
         max_length: Longest sequence that the positions allow.
@@ -102,7 +100,7 @@ def load(source: str | os.PathLike[str], kind: Kind, dtype: str = "float32", dev
         )
     module.to(device).eval()
     name = Path(source).name if os.path.isdir(source) else str(source)
-    return wrap(module, tokenizer, kind, name, _fingerprint(source, config))
+    return wrap(module, tokenizer, kind, name, of_content(source, config))
 
 
 def _damaged(source: str | os.PathLike[str]) -> Path | None:
@@ -237,25 +235,5 @@ def kind_of(source: str | os.PathLike[str]) -> Kind:
 
 
 def fingerprint(source: str | os.PathLike[str]) -> str:
-    """Sixteen digits of configuration and weights, without loading them; see `load` for what it raises."""
-    return _fingerprint(source, _config(source))
-
-
-def _fingerprint(source: str | os.PathLike[str], config: Any) -> str:
-    """Hash of the configuration and of samples of the weight files: quick at any size."""
-    digest = hashlib.sha256()
-    kept = {
-        k: v for k, v in config.to_dict().items() if k not in ("_name_or_path", "transformers_version", "_commit_hash")
-    }
-    digest.update(json.dumps(kept, sort_keys=True, default=str).encode())
-    if not os.path.isdir(source):
-        digest.update(f"{source}@{getattr(config, '_commit_hash', None)}".encode())
-        return digest.hexdigest()[:16]
-    for path in sorted(p for p in Path(source).iterdir() if p.suffix in (".safetensors", ".bin")):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}".encode())
-        with path.open("rb") as file:
-            for place in range(_SAMPLES):
-                file.seek(place * max(size - _BLOCK, 0) // max(_SAMPLES - 1, 1))
-                digest.update(file.read(_BLOCK))
-    return digest.hexdigest()[:16]
+    """See `llm_bench.fingerprint`; nothing is loaded. See `load` for what it raises."""
+    return of_content(source, _config(source))

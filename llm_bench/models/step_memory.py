@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from helene import precision
+from helene import precision, storage
 from helene.directions import DEVICE_CHUNK, Target, compute_dtype
 from helene.engine.plan import Plan, trace
+from helene.engine.reasons import not_one_pair
 from helene.engine.shape import plan_of
-from helene.kernels.methods import Method, method_of
+from helene.kernels.methods import Fused, fused
 from helene.kernels.tiles import TILE
-from helene.optimizers import state as storage
 from helene.optimizers.base import Base
 from helene.optimizers.first import FirstOrder
 from helene.optimizers.rounding import RoundingWatch
@@ -31,7 +31,6 @@ from llm_bench.models.live_bytes import blocks, counting, fused_attention
 from llm_bench.models.tuning import trained
 
 WORKSPACE_BYTES = 32 << 20  # of cuBLAS on Hopper, for each thread and stream that multiplies; 8 MiB before
-WITH_BACKWARD = ("backprop", "sampled_labels")  # sources of curvature
 Loss = Callable[[Any, Any], Any]
 
 
@@ -97,12 +96,12 @@ def predict(
     like = optimizer([nn.Parameter(torch.zeros(1, dtype=targets[0].tensor.dtype))])
     state, update = _state_bytes(like, targets), _update_peak(like, targets)
     gradient_alone = isinstance(like, FirstOrder)
-    if gradient_alone or like.param_groups[0].get("curvature") in WITH_BACKWARD:
+    if gradient_alone or like.source.has_backward:
         peak, gradients = _backward_peak(run, tensors, targets)
         held = max(peak, gradients + update) - gradients
         scratch = 0 if gradient_alone else _stack_bytes(module, targets, run)
         return Prediction(weights, state, scratch, gradients, held, 2 * workspace_bytes)
-    if not engine:
+    if not engine or not_one_pair(like.plan()):
         held = max(_forward_peak(run, tensors), update)
         return Prediction(weights, state, _stack_bytes(module, targets, run), 0, held, workspace_bytes)
     plan, held = _engine_peak(module, targets, run, tensors)
@@ -115,10 +114,10 @@ def predict(
 
 
 def _state_bytes(like: Base, targets: list[Target]) -> int:
-    dtype = like.param_groups[0]["state_dtype"]
+    dtype = like.plan().storage[0].state_dtype
     wide = (compute_dtype(t.tensor.dtype).itemsize for t in targets)
     sizes = [blocks(precision.state_bytes(t.tensor.numel(), dtype, w)) for t, w in zip(targets, wide, strict=True)]
-    return len(like._STATE) * sum(sizes)
+    return len(like.state_names) * sum(sizes)
 
 
 def _forward_peak(run: Callable[[], Any], tensors: list[Tensor]) -> int:
@@ -137,29 +136,32 @@ def _backward_peak(run: Callable[[], Any], tensors: list[Tensor], targets: list[
 
 
 def _update_peak(like: Base, targets: list[Target]) -> int:
-    """Most bytes that an update holds for itself where no kernel does without: `chunkwise.apply`, twice round.
+    """Most bytes that an update holds for itself where no kernel does without: `chunkwise.update`, twice round.
 
     What a turn has made lives until the next one's takes its name.
     """
-    if isinstance(method_of(like), Method):
+    plan = like.plan()
+    if isinstance(fused(plan, like.targets), Fused):
         return 0
+    rule, way = plan.rules[0], plan.storage[0]
     p = max((t.tensor for t in targets), key=lambda tensor: tensor.numel()).detach()
     theta, span = p.reshape(-1)[:DEVICE_CHUNK], slice(0, min(DEVICE_CHUNK, p.numel()))
-    wide, group = compute_dtype(p.dtype), {**like.param_groups[0], "step": 1}
+    wide = compute_dtype(p.dtype)
     stored: dict[str, Tensor] = {}
-    for name in like._STATE:
-        stored |= storage.allocate(theta, name, group["state_dtype"])
+    for name in rule.kept:
+        stored |= storage.allocate(theta, rule, name, way.state_dtype)
     words = torch.empty(theta.numel(), dtype=torch.int32, device=p.device)
     watch = RoundingWatch()
     with torch.no_grad(), counting([theta, words, *stored.values()]) as live:
         for _ in range(2):
             old = theta.to(wide)
             g = theta.to(wide) if isinstance(like, FirstOrder) else torch.empty_like(theta, dtype=wide)
-            state = {name: storage.read(stored, name, span, wide) for name in like._STATE}
-            estimate = g * g if "curvature" in like._STATE else None
-            new, updates = like._update(group, old, g, state, estimate)
-            for name, value in updates.items():
-                if name in stored:
+            state = storage.read_all(stored, rule, span, wide)
+            estimate = g * g if "curvature" in rule.kept else None
+            new, moved = rule.update(1, old, g, state, estimate)
+            for name in like.state_names:
+                value = getattr(moved, name)
+                if value is not getattr(state, name):
                     storage.write(stored, name, span, value, words if storage.is_rounded(stored, name) else None)
             theta.copy_(new)
             if p.dtype != wide:

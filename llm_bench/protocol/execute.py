@@ -232,7 +232,7 @@ class Clock:
 
 
 def _like(config: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(config[name] for name in ("kind", "task", "method", "tuning", "steps", "role", "engine"))
+    return tuple(config[name] for name in ("kind", "task", "method", "tuning", "steps", "role", "engine", "products"))
 
 
 def _run_all(

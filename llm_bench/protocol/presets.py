@@ -94,7 +94,7 @@ class Preset:
             "steps": steps,
             "eval_every": max(1, steps // self.looks),
             "batch_size": self.first_order_batch if first else self.batch_size[kind],
-            "eps": None if first else EPS[kind, tuning],
+            "eps": EPS[kind, tuning] if methods.takes_eps(method) else None,
             "target": None if get_task(task, kind).generates else self.target.get((kind, task)),
             "row_length": self.row_length.get(task, 0),
         }

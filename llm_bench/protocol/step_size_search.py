@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from helene.lab.executors import InlineExecutor
 from helene.lab.store import Record, Store
 from helene.lab.sweep import sweep
+from llm_bench.runs import methods
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.environment import Environment, resolved
 from llm_bench.runs.natural_step import SLOPES, denominator, needs_slope
@@ -53,19 +54,18 @@ def tune(
         progress: Whether progress is shown.
 
     Raises:
-        ValueError: If the budget is too small for ten steps a run, or every run failed.
+        ValueError: If the budget is too small for ten steps a run, every run failed, or the forwards of a step depend
+            on the model (`llm_bench.runs.methods.forwards`).
     """
-    from llm_bench.runs.methods import is_first_order
-
+    at = methods.forwards(base.method, base.hyper)
     before = _slope(base, env, store, progress)
     if before is not None:
         natural *= denominator(base.method, before.result["slope"], base.batch_size, base.hyper)
         forwards -= before.result["forwards"]
-    per_step = 3 if is_first_order(base.method) else 2
-    short = forwards // 3 // len(SPAN) // per_step
-    long = (forwards - short * len(SPAN) * per_step) // (len(REFINED) + 1) // per_step
+    short = _steps(forwards // 3 // len(SPAN), at)
+    long = _steps((forwards - len(SPAN) * _forwards(short, at)) // (len(REFINED) + 1), at)
     if short < 10:
-        need = 10 * 3 * len(SPAN) * per_step
+        need = 3 * len(SPAN) * _forwards(10, at)
         raise ValueError(f"forwards must be at least {need} (ten steps a run in the first round), got {forwards}")
 
     def runs(sizes: Sequence[float], steps: int) -> list[Record]:
@@ -104,6 +104,18 @@ def _slope(base: RunConfig, env: Environment, store: Store, progress: bool) -> R
     if "slope" not in record.result:
         raise ValueError(f"c could not be measured: {record.result.get('message')}")
     return record
+
+
+def _forwards(steps: int, at: Callable[[int], int]) -> int:
+    return sum(at(step) for step in range(1, steps + 1))
+
+
+def _steps(forwards: int, at: Callable[[int], int]) -> int:
+    """Steps that so many forwards are enough for."""
+    step = 0
+    while (forwards := forwards - at(step + 1)) >= 0:
+        step += 1
+    return step
 
 
 def _best(records: Sequence[Record]) -> float:

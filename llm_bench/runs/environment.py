@@ -12,6 +12,7 @@ from typing import Any
 
 from llm_bench.data import splits
 from llm_bench.models import loading
+from llm_bench.models.fingerprint import identities
 from llm_bench.runs.config import RunConfig
 from llm_bench.tasks import get_task
 from llm_bench.tasks.task import Kind
@@ -72,7 +73,8 @@ def _rows_fingerprint(*where: Any) -> str:
 
 
 @lru_cache(maxsize=16)
-def _model_fingerprint(source: str) -> str:
+def _model_fingerprint(source: str, files: tuple[Any, ...]) -> str:
+    """Asked for every run of a plan; ``files`` are other ones once one of them changes."""
     return loading.fingerprint(source)
 
 
@@ -86,8 +88,9 @@ def resolved(config: RunConfig, env: Environment) -> RunConfig:
     if config.device != device:
         raise ValueError(f"the run is for device {config.device!r}, this machine's is {env.device!r}; set device")
     split = (config.kind, config.task, config.data_seed, config.k, config.num_train, config.num_dev, config.num_test)
+    source = env.source(config.model)
     found: dict[str, Any] = {
-        "fingerprint": _model_fingerprint(env.source(config.model)),
+        "fingerprint": _model_fingerprint(source, identities(source)),
         "rows": _rows_fingerprint(env.data, *split),
     }
     for name, value in found.items():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -90,9 +90,39 @@ def is_first_order(name: str) -> bool:
     return issubclass(_class(get_method(name)), FirstOrder)
 
 
+def takes_eps(name: str) -> bool:
+    """Whether the method probes at a radius."""
+    from helene.plan import names
+
+    return "eps" in names(_class(get_method(name)).PROBING)
+
+
 def captured(name: str) -> bool:
-    """Whether its steps can be captured: not where a curvature source has a batch or a backward of its own."""
-    return not is_first_order(name) and get_method(name).fixed.get("curvature", "spsa") in ("spsa", "none")
+    """Whether the engine captures its steps: one pair of losses, and no batch or backward of the curvature's own."""
+    from helene.engine.reasons import not_one_pair
+
+    return not not_one_pair(_toy(name, {}).plan())
+
+
+def forwards(name: str, hyper: Mapping[str, Any]) -> Callable[[int], int]:
+    """How many forwards the method makes at a step (the first is 1), a backward counted as two.
+
+    Args:
+        name: Of the method.
+        hyper: Hyper-parameters over the method's own.
+
+    Raises:
+        ValueError: If it depends on the number of layers.
+    """
+    if hyper.get("direction_per_layer"):
+        raise ValueError("forwards with direction_per_layer depend on the model's layers; leave it out of hyper here")
+    told = {key: value for key, value in hyper.items() if key != "model"}
+    return cast(Callable[[int], int], _toy(name, told).forwards_at)
+
+
+def _toy(name: str, hyper: Mapping[str, Any]) -> Any:
+    """The method over two numbers, to be asked how it steps."""
+    return build(name, nn.Linear(1, 1), {"lr": 1e-3, **hyper}, seed=0, batch_size=1, steps=1)
 
 
 def build(name: str, module: nn.Module, hyper: Mapping[str, Any], *, seed: int, batch_size: int, steps: int) -> Any:

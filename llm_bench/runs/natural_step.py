@@ -46,7 +46,7 @@ def denominator(
     Args:
         method: Of `llm_bench.runs.methods`.
         slope: Of `measure_slope`; not looked at where `needs_slope` is False.
-        batch_size: B.
+        batch_size: B where the slope tells none: records of before it was kept have grids in units of the config's.
         hyper: Hyper-parameters over the method's own.
     """
     named = methods.get_method(method)
@@ -57,7 +57,8 @@ def denominator(
     if not needs_slope(method, hyper):
         return float(floor)
     share = 1.0 if given.get("bias_correction") else 1.0 - given.get("beta2", 0.99)
-    scale = gamma * share * batch_size * slope["mean_square"]
+    size = given.get("batch_size") or slope.get("batch_size") or batch_size
+    scale = gamma * share * size * slope["mean_square"]
     return 1.0 / mean_factor(scale, _floor(floor, scale, int(slope["dimension"])))
 
 
@@ -77,7 +78,8 @@ def measure_slope(config: RunConfig, session: Session) -> dict[str, Any]:
     """c of ``config.steps`` pairs at the initial point, each on a minibatch of its own; no weight moves.
 
     Returns:
-        ``slope``: ``mean_square`` of c and ``dimension``, the median size of a layer; ``forwards``; ``status``.
+        ``slope``: ``mean_square`` of c, ``dimension``, the median size of a layer, and ``batch_size``, the rows of a
+        minibatch (a few-shot split may have fewer than asked for); ``forwards``; ``status``.
     """
     from helene.trajectory import Trajectory
     from llm_bench.data.stream import BatchStream
@@ -98,7 +100,11 @@ def measure_slope(config: RunConfig, session: Session) -> dict[str, Any]:
     return {
         "status": "out_of_budget",
         "message": f"{config.steps} slopes measured",
-        "slope": {"mean_square": fmean(s[0] ** 2 for s in recorded.scalars), "dimension": median(sizes)},
+        "slope": {
+            "mean_square": fmean(s[0] ** 2 for s in recorded.scalars),
+            "dimension": median(sizes),
+            "batch_size": stream.batch_size,
+        },
         "forwards": stepper.forwards,
     }
 

@@ -18,6 +18,7 @@ from llm_bench.evaluation.preflight import preflight
 from llm_bench.evaluation.scoring import LOSSES
 from llm_bench.models import attention, loading, tuning
 from llm_bench.models.loading import LanguageModel
+from llm_bench.runs import products
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.environment import Environment, split_of
 from llm_bench.runs.meters import PeakBytes
@@ -128,7 +129,8 @@ class Session:
 
     def loss(self, config: RunConfig) -> Any:
         """The task's training loss, a function of module and batch."""
-        return LOSSES[get_task(config.task, config.kind).loss]
+        call = LOSSES[self.tokens(config).task.loss]
+        return products.forwards_of(call, config.products, self.model.device.type)
 
 
 _open: dict[Any, Session] = {}

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from llm_bench.data.token_cache import cache_folder
 from llm_bench.evaluation.preflight import write_known
 from llm_bench.models import loading, saving
+from llm_bench.models.fingerprint import cache_folder
 from llm_bench.tasks.task import Kind
 from llm_bench.tiny import grammar
 from llm_bench.tiny.tokenizer import make_tokenizer

@@ -6,13 +6,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from scipy import integrate, stats
 
+from helene.engine import reasons
 from helene.lab.store import Record
 from llm_bench.protocol import execute, plan, step_size_search
 from llm_bench.protocol.plan import Cell
 from llm_bench.protocol.presets import get_preset
-from llm_bench.runs import natural_step
+from llm_bench.runs import methods, natural_step
 from llm_bench.runs.environment import environment
 from llm_bench.runs.methods import METHODS
 
@@ -145,3 +147,70 @@ def test_tuning_measures_first_what_helene_needs_and_counts_it(method, toy_data,
     assert min(config["lr"] for config in asked if config["role"] == "tune") == pytest.approx(0.01 * unit, rel=5e-3)
     assert 960 < found.forwards <= 1000
     assert all(config["hyper"] == base.hyper for config in asked if config["role"] == "tune")
+
+
+def test_the_grid_is_in_units_of_the_rows_that_a_batch_has(toy_data, tmp_path):
+    """A few-shot split of 32 rows cannot fill a batch of 64; h goes with the rows it is made of."""
+    asked, there = ({"mean_square": 1e4, "dimension": 1e6, "batch_size": size} for size in (64, 32))
+    bare = {"mean_square": 1e4, "dimension": 1e6}
+
+    def of(slope, size, **hyper):
+        return natural_step.denominator("helene", slope, size, hyper)
+
+    assert of(there, 64) == of(bare, 32)
+    assert of(asked, 64) == of(bare, 64)
+    assert of(there, 64, batch_size=64) == of(bare, 64)
+    ratio = of(asked, 64) / of(there, 64)
+    assert 1.3 < ratio < 2**0.5 * (1 + 1e-9), "half the rows are a factor of up to the square root of two"
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "expected"),
+    [
+        ("mezo", 20, 40),
+        ("zo-sgd-cons", 20, 100),
+        ("fzoo", 20, 180),
+        ("hizoo", 20, 60),
+        ("ft-adam", 20, 60),
+        ("forward-grad", 20, 40),
+        ("helene", 20, 40),
+        ("helene-own-batch", 20, 44),
+        ("helene-backprop", 20, 46),
+    ],
+)
+def test_forwards_are_the_methods_own(method, steps, expected):
+    at = methods.forwards(method, {})
+    assert sum(at(step) for step in range(1, steps + 1)) == expected
+    with pytest.raises(ValueError, match="depend on the model's layers"):
+        methods.forwards("mezo", {"direction_per_layer": True})
+
+
+@pytest.mark.parametrize("method", ["zo-sgd-cons", "fzoo", "helene-own-batch"])
+def test_tuning_keeps_to_its_budget_whatever_a_step_costs(method, toy_data, monkeypatch):
+    monkeypatch.setattr(step_size_search, "resolved", lambda config, env: config)
+    asked, at = [], methods.forwards(method, {})
+
+    def made(experiment, configs, call, store, **more):
+        asked.extend(configs)
+        results = []
+        for config in configs:
+            cost = sum(at(step) for step in range(1, config["steps"] + 1))
+            result = {"status": "out_of_budget", "forwards": cost, "dev": {"loss": 1.0}}
+            if config["role"] == "measure":
+                result = {"status": "out_of_budget", "forwards": 20, "slope": {"mean_square": 1e4, "dimension": 1e6}}
+            results.append(Record.of(experiment, config, result))
+        return results
+
+    monkeypatch.setattr(step_size_search, "sweep", made)
+    base = plan.tuning_runs(PRESET, dataclasses.replace(HELENE, method=method), "m", "cpu")[0]
+    found = step_size_search.tune(base, 1e-7, 3000, environment(toy_data), None)
+    assert 3000 - 7 * at(1) - 3 * 9 < found.forwards <= 3000
+    with pytest.raises(ValueError, match="forwards must be at least"):
+        step_size_search.tune(base, 1e-7, 12 * sum(at(step) for step in range(1, 11)) - 1, environment(toy_data), None)
+
+
+@pytest.mark.parametrize("method", [m for m in methods.METHODS if not methods.is_first_order(m)])
+def test_methods_that_are_said_to_be_captured_are_those_that_the_engine_captures(method):
+    model = torch.nn.Linear(3, 1)
+    optimizer = methods.build(method, model, {"lr": 1e-3}, seed=0, batch_size=4, steps=10)
+    assert methods.captured(method) == (reasons.plain(model, optimizer.plan()) == "")

@@ -17,6 +17,7 @@ from llm_bench.models.tuning import trained
 from llm_bench.runs import methods
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.meters import Energy, PeakBytes, Stopwatch
+from llm_bench.runs.products import forwards_of
 from llm_bench.runs.session import Session
 from llm_bench.runs.training.checkpoint import BEST, STATE, Folder, put_weights, weights
 from llm_bench.runs.training.progress_bar import RunProgress
@@ -69,6 +70,11 @@ class Training:
             module, optimizer, self.session.loss(config), config.method, engine=config.engine
         )
 
+    def told(self) -> dict[str, Any]:
+        """The optimizer's plain hyper-parameters, those of the first layer where layers differ."""
+        group = self.optimizer.param_groups[0]
+        return {name: value for name, value in group.items() if isinstance(value, bool | int | float | str)}
+
     def run(self) -> RunState:
         """Go on from where the run was stopped, or from the start, to the end of its budget.
 
@@ -104,13 +110,15 @@ class Training:
         with self.peaks.phase("step"), self._watch.running():
             while state.step < goal and (time.monotonic() < due or not losses):
                 rows = self.stream.rows(state.step + 1)
+                batch = self.session.batch(self.config, rows)
                 try:
-                    losses.append(self.stepper.step(self.session.batch(self.config, rows), self._other_batch))
+                    losses.append(self.stepper.step(batch, self._other_batch))
                 except FloatingPointError as err:
                     state.ended = ("non_finite", f"step {state.step + 1}: {err}")
                     break
                 state.step += 1
                 state.tokens += sum(len(row) for i in rows for row in self.tokens.train[i].rows)
+                state.padded_tokens += batch["input_ids"].numel()
             try:
                 self.stepper.settle()
             except FloatingPointError as err:
@@ -169,7 +177,7 @@ class Training:
         if self.first_order or self.trajectory is not None:
             return None
         # Without a trajectory the sums are the optimizer's own: reading c at each step would make the host wait.
-        count, squares = _sum_of_squares(self.optimizer._statistics.summary())
+        count, squares = _sum_of_squares(self.optimizer.statistics.summary())
         before_count, before = self._slopes_before
         self._slopes_before = count, squares
         return math.sqrt(max(0.0, squares - before) / (count - before_count)) if count > before_count else None
@@ -189,7 +197,8 @@ class Training:
 
     def evaluate_dev(self) -> Evaluation:
         """Dev as the run chooses by: generation tasks by their loss, since generating at every look would dominate."""
-        return evaluate(self.session.model, self.task, self.tokens.dev, generate=False)
+        scored = forwards_of(evaluate, self.config.products, self.session.model.device.type)
+        return scored(self.session.model, self.task, self.tokens.dev, generate=False)  # type: ignore[no-any-return]
 
     def to_best(self) -> bool | None:
         """Put the weights of the best look at dev back.

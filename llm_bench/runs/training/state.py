@@ -23,6 +23,7 @@ class RunState:
         evaluation_seconds: Of the looks at dev.
         forwards: Made by the steps, a backward counted as two.
         tokens: That the steps' minibatches held, padding left out.
+        padded_tokens: The same with padding.
         ended: Why the run stopped early (status, sentence), or None.
     """
 
@@ -34,6 +35,7 @@ class RunState:
     evaluation_seconds: float = 0.0
     forwards: int = 0
     tokens: int = 0
+    padded_tokens: int = 0
     ended: tuple[str, str] | None = None
 
     def look(self, dev: Evaluation, c_rms: float | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -37,13 +38,16 @@ class Stepper(Protocol):
             FloatingPointError: If a loss was not finite.
         """
 
+    def made(self) -> list[dict[str, Any]]:
+        """How many ``steps`` were made in which ``mode`` and for what ``reason``, since the last resumption."""
+
 
 class PlainStepper:
     """``optimizer.step(closure)``."""
 
     def __init__(self, module: Any, optimizer: Any, loss: Loss, first_order: bool) -> None:
         self.module, self.optimizer, self.loss, self.first_order = module, optimizer, loss, first_order
-        self.forwards = 0
+        self.forwards, self._steps = 0, 0
         self._source = optimizer.param_groups[0].get("curvature")
 
     def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
@@ -54,10 +58,15 @@ class PlainStepper:
         else:
             value = self.optimizer.step(lambda: self.loss(self.module, batch))
         self.forwards += self.optimizer.forwards_at(next_step)
+        self._steps += 1
         return value
 
     def settle(self) -> None:
         """See `Stepper`."""
+
+    def made(self) -> list[dict[str, Any]]:
+        """See `Stepper`."""
+        return [{"mode": "plain", "reason": "no engine was asked for", "steps": self._steps}]
 
 
 class EngineStepper:
@@ -65,6 +74,7 @@ class EngineStepper:
 
     def __init__(self, module: Any, optimizer: Any, loss: Loss) -> None:
         self.optimizer, self.forwards = optimizer, 0
+        self._made: Counter[tuple[str, str]] = Counter()
         self.engine = importlib.import_module("helene.engine").Engine(module, optimizer, loss)
 
     def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
@@ -72,11 +82,16 @@ class EngineStepper:
         next_step = self.optimizer.param_groups[0]["step"] + 1
         value = self.engine.step(batch)
         self.forwards += self.optimizer.forwards_at(next_step)
+        self._made[self.engine.mode, self.engine.reason] += 1
         return value
 
     def settle(self) -> None:
         """See `Stepper`."""
         self.engine.flush()
+
+    def made(self) -> list[dict[str, Any]]:
+        """See `Stepper`."""
+        return [{"mode": mode, "reason": reason, "steps": n} for (mode, reason), n in sorted(self._made.items())]
 
 
 def engine_available() -> bool:
@@ -95,6 +110,7 @@ def make_stepper(module: Any, optimizer: Any, loss: Loss, method: str, *, engine
         return PlainStepper(module, optimizer, loss, first_order)
     if not engine_available():
         raise ValueError("engine = true needs a CUDA device and helene.engine; set engine = false")
-    if first_order or optimizer.param_groups[0].get("curvature") in (*OWN_BATCH, "backprop"):
-        raise ValueError(f"{method} has no captured step; set engine = false")
+    reason = importlib.import_module("helene.engine.reasons").not_one_pair(optimizer.plan())
+    if reason:
+        raise ValueError(f"{method} has no captured step ({reason}); set engine = false")
     return EngineStepper(module, optimizer, loss)
