@@ -130,12 +130,12 @@ class StepPlan(NamedTuple):
         return repr((self.method, self.step, told))
 
     def with_floors(self, floors: Mapping[int, float]) -> StepPlan:
-        """The plan once h is up to date and the floors of some layers are known."""
+        """The plan once the floors of some layers are known."""
         rules = tuple(
             replace(rule, floor=floors[i]) if i in floors else rule  # type: ignore[call-arg]
             for i, rule in enumerate(self.rules)
         )
-        return self._replace(rules=rules, source=None)
+        return self._replace(rules=rules)
 
 
 @functools.cache

@@ -13,7 +13,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from helene.directions import Direction, Displacement, Target
 from helene.reads import BufferWatch, ReadWatch, reads_none
 from helene.swap import Scratch, Swap
+from helene.undo import Undo
 
 __all__ = ["Closure", "Direction", "Displacement", "Probe", "Target", "held_by", "is_compiled", "scalar_loss"]
 
@@ -53,6 +53,7 @@ class Probe:
         self._checked = self.reads_none = False
         self._model = model
         self._calls: Counter[nn.Module] = Counter()  # forwards of each module in the last evaluation
+        self._transformed: set[int] = set()  # see `Swap.transformed`
         self._usual: Counter[nn.Module] = Counter()  # and in the one that was checked
         self._by_module = {} if model is None else held_by(self.targets, model)
         in_modules = {i for owned in self._by_module.values() for i in owned}
@@ -79,6 +80,9 @@ class Probe:
             self._use_full_copies(passed_by)
         buffers = BufferWatch(self._model)
         loss, unperturbed, read = self._watched(closure, direction, radius)
+        if self._transformed:
+            self._use_full_copies(self._transformed, "their module runs inside a transform of torch.func")
+            loss, unperturbed, read = self._watched(closure, direction, radius)
         if unperturbed and self._by_module:
             self._use_full_copies(unperturbed, "read outside their own module's forward")
             loss, unperturbed, read = self._watched(closure, direction, radius)
@@ -98,21 +102,30 @@ class Probe:
         return loss
 
     def _passed_by(self) -> list[int]:
-        """Parameters of modules that ran less often than in the evaluation that was checked."""
-        return sorted({i for m, owned in self._by_module.items() if self._calls[m] < self._usual[m] for i in owned})
+        """Parameters of modules that ran less often than in the evaluation that was checked, or where none is made."""
+        rare = {i for m, owned in self._by_module.items() if self._calls[m] < self._usual[m] for i in owned}
+        return sorted(rare | self._transformed)
 
     def loss_here(self, closure: Closure) -> Tensor:
         """The closure's loss at theta, by the code that the probes run: modules with hooks may take another path."""
-        with torch.no_grad(), ExitStack() as stack:
-            for module in self._by_module:
-                stack.callback(module.register_forward_pre_hook(_pass_by).remove)
-            torch.clear_autocast_cache()
-            return scalar_loss(closure())
+        undo = Undo()
+        try:
+            try:
+                undo.modes()
+                for module in self._by_module:
+                    undo.hook(module, _pass_by)
+                torch.set_grad_enabled(False)
+                torch.clear_autocast_cache()
+                return scalar_loss(closure())
+            finally:
+                undo.run()
+        finally:
+            undo.run()
 
     def _watched(self, closure: Closure, direction: Displacement, radius: float) -> tuple[Tensor, list[int], set[int]]:
         """The loss, the parameters read unperturbed, and those of which an operation was given the tensor itself."""
-        with ReadWatch([t.tensor for t in self.targets]) as watch:
-            loss = self._evaluate(closure, direction, radius, watch)
+        watch = ReadWatch([t.tensor for t in self.targets])
+        loss = self._evaluate(closure, direction, radius, watch)
         self.reads_none = watch.reads_none and any(t.tensor.numel() for t in self.targets)
         if self.reads_none and self._model is not None:
             raise ValueError(reads_none([t.name for t in self.targets]))
@@ -121,17 +134,26 @@ class Probe:
     def _evaluate(
         self, closure: Closure, direction: Displacement, radius: float, watch: ReadWatch | None = None
     ) -> Tensor:
-        swap = Swap(self.targets, self.scratch, direction, radius, watch)
-        with torch.no_grad(), ExitStack() as stack:
-            stack.callback(swap.restore)
-            swap.enter(self._full)
-            for module, owned in self._by_module.items():
-                self._check_held(module, owned)
-                stack.enter_context(swap.hooked(module, owned))
-            self._calls = swap.calls
-            torch.clear_autocast_cache()  # it would hand the first probe's cast weights to the second
-            loss = scalar_loss(closure())
-            torch.clear_autocast_cache()
+        swap, undo = Swap(self.targets, self.scratch, direction, radius, watch), Undo()
+        self._calls, self._transformed = swap.calls, swap.transformed
+        try:
+            try:
+                undo.note(swap.restore)
+                undo.modes()
+                if watch is not None:
+                    watch.__enter__()  # undone with the modes
+                torch.set_grad_enabled(False)
+                swap.enter(self._full)
+                for module, owned in self._by_module.items():
+                    self._check_held(module, owned)
+                    swap.hook(undo, module, owned)
+                torch.clear_autocast_cache()  # it would hand the first probe's cast weights to the second
+                loss = scalar_loss(closure())
+            finally:
+                undo.run()
+        finally:
+            undo.run()
+        torch.clear_autocast_cache()
         self.scratch.settle()
         return loss
 

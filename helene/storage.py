@@ -120,20 +120,27 @@ def read_all(state: Mapping[str, Tensor], rule: Rule, span: slice, dtype: torch.
 
 
 def is_rounded(state: Mapping[str, Tensor], name: str) -> bool:
-    """Whether `write` needs random words."""
+    """Whether `writes` needs random words."""
     return state[name].dtype in (torch.bfloat16, torch.uint8, torch.int8)
 
 
-def write(state: Tensors, name: str, span: slice, value: Tensor, words: Tensor | None) -> None:
-    """Store elements of a state, rounded stochastically where the storage is narrower than float32."""
+def writes(
+    state: Mapping[str, Tensor], name: str, span: slice, value: Tensor, words: Tensor | None
+) -> list[tuple[Tensor, Tensor]]:
+    """What to copy where to store elements of a state, rounded stochastically where it is narrower than float32."""
     stored = state[name]
     if words is None:
-        stored[span] = value
-    elif stored.dtype == torch.bfloat16:
-        stored[span] = precision.round_stochastically(value.float(), words, torch.bfloat16)
-    else:
-        codes, scales = precision.encode(value.float(), words, name in NONNEGATIVE)
-        stored[span], state[f"{name}_scale"][_blocks(span)] = codes, scales
+        return [(stored[span], value)]
+    if stored.dtype == torch.bfloat16:
+        return [(stored[span], precision.round_stochastically(value.float(), words, torch.bfloat16))]
+    codes, scales = precision.encode(value.float(), words, name in NONNEGATIVE)
+    return [(stored[span], codes), (state[f"{name}_scale"][_blocks(span)], scales)]
+
+
+def write(state: Mapping[str, Tensor], name: str, span: slice, value: Tensor, words: Tensor | None) -> None:
+    """Store elements of a state, see `writes`."""
+    for sink, stored in writes(state, name, span, value, words):
+        sink.copy_(stored)
 
 
 def _blocks(span: slice) -> slice:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,10 +13,22 @@ from torch import Tensor, nn
 
 from helene.directions import Displacement, Target, write_perturbed
 from helene.reads import ReadWatch, span
+from helene.undo import Undo
+
+CALLED_ELSEWHERE = (
+    "the model is called while an optimizer's step perturbs it in another thread; call it between steps, or give the "
+    "other thread a copy of the model"
+)
 
 
 class Swap:
-    """Points parameters at perturbed copies, and back."""
+    """Points parameters at perturbed copies, and back.
+
+    Attributes:
+        calls: Forwards of each module that read its copies.
+        transformed: Parameters whose module ran inside a transform of torch.func, and so read theta: pointing them
+            elsewhere there ends the process.
+    """
 
     def __init__(
         self,
@@ -29,12 +42,14 @@ class Swap:
         self.originals: dict[int, Tensor] = {}
         self.depth: Counter[int] = Counter()
         self.calls: Counter[nn.Module] = Counter()
+        self.transformed: set[int] = set()
+        self._thread = threading.get_ident()
 
     def enter(self, indices: Sequence[int]) -> None:
         """Point parameters at perturbed copies, made unless they point at some already."""
         if self.watch:
             self.watch.paused = True
-        with torch.inference_mode(False), torch.no_grad():  # in that mode, pointing elsewhere has no effect
+        with out_of_inference():
             new = [i for i in indices if self.depth[i] == 0]
             copies = [self.scratch.take(self.targets[i].tensor) for i in new]
             write_perturbed(copies, [self.targets[i] for i in new], self.direction, self.radius)
@@ -49,42 +64,57 @@ class Swap:
 
     def leave(self, indices: Sequence[int]) -> None:
         """Undo one `enter`; with all of them undone, parameters point at their own memory again."""
-        with torch.inference_mode(False), torch.no_grad():
+        with out_of_inference():
             for i in indices:
                 self.depth[i] -= 1
                 if self.depth[i] == 0:
-                    self.targets[i].tensor.data = self.originals.pop(i)
+                    self._point_back(i)
 
-    @contextmanager
-    def hooked(self, module: nn.Module, owned: list[int]) -> Iterator[None]:
-        """While active, the module's own parameters are perturbed during each of its forwards."""
-        marks: list[int] = []
+    def hook(self, undo: Undo, module: nn.Module, owned: list[int]) -> None:
+        """Until undone, the module's own parameters are perturbed during each of its forwards."""
+        marks: list[int | None] = []
 
         def before(*_: Any) -> None:
+            if threading.get_ident() != self._thread:
+                raise RuntimeError(CALLED_ELSEWHERE)
+            if in_transform():
+                self.transformed.update(owned)
+                marks.append(None)
+                return
             self.calls[module] += 1
             marks.append(self.scratch.top)
             self.enter(owned)
 
         def after(_module: nn.Module, _args: Any, output: Any) -> None:
+            if threading.get_ident() != self._thread or (mark := marks.pop()) is None:
+                return
             if self.watch:
                 self.watch.note_views(output, {i: self.targets[i].tensor for i in owned})
             self.leave(owned)
-            self.scratch.top = marks.pop()
+            self.scratch.top = mark
 
-        first = module.register_forward_pre_hook(before, prepend=True)
-        last = module.register_forward_hook(after, always_call=True)
-        try:
-            yield
-        finally:
-            first.remove()
-            last.remove()
+        undo.hook(module, before, after)
 
     def restore(self) -> None:
         """Point all back, whatever was entered."""
-        for i, original in self.originals.items():
-            self.targets[i].tensor.data = original
-        self.originals.clear()
+        with out_of_inference():
+            for i in list(self.originals):
+                self._point_back(i)
         self.scratch.top = 0
+
+    def _point_back(self, i: int) -> None:
+        self.targets[i].tensor.data = self.originals[i]  # before it is forgotten: an interrupt may come between
+        del self.originals[i]
+
+
+def out_of_inference() -> AbstractContextManager[object]:
+    """Inside, pointing a parameter elsewhere has its effect, and what is made can be written to later."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+
+
+def in_transform() -> bool:
+    """Whether the caller runs inside a transform of torch.func, such as ``grad`` or ``vmap``."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 class Scratch:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from helene.optimizers.base import Base
 
 FORMAT = 1
+_ANEW = "start a new Trajectory, or set optimizer.trajectory to None to go on unrecorded"
 
 
 class Trajectory:
@@ -50,6 +51,7 @@ class Trajectory:
         self.header = header
         self.scalars: list[list[float]] = []
         self.changing: dict[tuple[int, str], list[float]] = {}
+        self._checked: Any = None  # the trained parameters that `check` has looked at last
 
     def __len__(self) -> int:
         return len(self.scalars)
@@ -78,22 +80,47 @@ class Trajectory:
         optimizer.trajectory = trajectory
         return trajectory
 
-    def append(self, optimizer: Base, step: int, scalars: list[float]) -> None:
-        """Note one step (called by the optimizer).
+    def check(self, optimizer: Base, step: int) -> None:
+        """Make sure that the step to come can be recorded, before anything moves (called by the optimizer).
 
         Raises:
-            ValueError: If the steps do not follow one another or the layers have changed.
+            ValueError: If the steps do not follow one another, parameters or layers have changed, or a hyper-parameter
+                that is no number has.
         """
-        if step != self.header["first_step"] + len(self) or len(optimizer.param_groups) != len(self.header["layers"]):
-            raise ValueError("the optimizer's steps or layers changed under the recording; start a new Trajectory")
+        follows = self.header["first_step"] + len(self)
+        if step != follows:
+            raise ValueError(f"the recording goes on at step {follows}, the optimizer at {step}; {_ANEW}")
+        if len(optimizer.param_groups) != len(self.header["layers"]):
+            raise ValueError(
+                f"the recording has {len(self.header['layers'])} layers, the optimizer {len(optimizer.param_groups)}; "
+                f"{_ANEW}"
+            )
+        if self._checked is not optimizer.targets:  # which is another list when a parameter was frozen or thawed
+            try:
+                optimizer.check_identity(self.header["identity"], "recording")
+            except ValueError as err:
+                raise ValueError(f"{err}; {_ANEW}") from err
+            self._checked = optimizer.targets
         for layer in range(len(optimizer.param_groups)):
             for name, value in _hyper(optimizer, layer).items():
-                known = self.changing.get((layer, name))
+                before = self.header["layers"][layer].get(name, value)
+                if value != before and not (_is_number(value) and _is_number(before)):
+                    raise ValueError(
+                        f"{name} of {optimizer.layer_name(layer)} was {before!r} when the recording started and is "
+                        f"{value!r}, but only numbers may change in it; {_ANEW}"
+                    )
+
+    def append(self, optimizer: Base, step: int, scalars: list[float]) -> None:
+        """Note one step that `check` has let pass (called by the optimizer); the same again changes nothing."""
+        number = step - self.header["first_step"]
+        for layer in range(len(optimizer.param_groups)):
+            for name, value in _hyper(optimizer, layer).items():
+                known, first = self.changing.get((layer, name)), self.header["layers"][layer].get(name, value)
                 if known is not None:
-                    known.append(value)
-                elif value != self.header["layers"][layer].get(name, value):
-                    self.changing[layer, name] = [self.header["layers"][layer][name]] * len(self) + [value]
-        self.scalars.append(list(scalars))
+                    known[number:] = [value]
+                elif value != first:
+                    self.changing[layer, name] = [first] * number + [value]
+        self.scalars[number:] = [list(scalars)]
 
     def replay(self, optimizer: Base, steps: int | None = None) -> None:
         """Make the recorded steps with an optimizer of the same method over the initial weights, without data.
@@ -192,6 +219,15 @@ def _hyper(optimizer: Base, layer: int) -> dict[str, Any]:
             value = named(value)
         kept[name] = floors.as_json(value) if callable(value) else value
     return kept
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a column can hold it: its values are float64."""
+    return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and _fits(value))
+
+
+def _fits(value: int) -> bool:
+    return abs(value) <= 1 << 53
 
 
 def _transposed(values: np.ndarray) -> np.ndarray:

@@ -143,7 +143,7 @@ class Engine:
     def _step(self, batch: Any) -> Tensor:
         self._updates.raise_trouble()
         plan = self.optimizer.plan()
-        self.optimizer.claim()
+        self.optimizer.begin(plan)
         if self._steps.changed(plan):
             self._updates.settle()
             self._look(plan)

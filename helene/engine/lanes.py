@@ -9,8 +9,8 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from helene.engine.plan import Call, Changed, LookupMode, Plan
 from helene.reads import ReadWatch
+from helene.swap import CALLED_ELSEWHERE
+from helene.undo import Undo
 
 _current = threading.local()
 
@@ -33,6 +35,12 @@ class Worker:
     def submit(self, task: Callable[[], None]) -> None:
         """Start a function."""
         self._tasks.put(task)
+
+    def wait(self) -> None:
+        """Return when all functions that were started have ended."""
+        ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._tasks.put(lambda: ended.put(None))
+        ended.get()
 
 
 def _work(tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
@@ -64,8 +72,10 @@ class Lane:
         self.finished = False
         self.watch: ReadWatch | None = None
         self._position = 0
-        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
-        self._started = False
+        # Queues, for their operations are whole: an interrupt of a semaphore's may leave it locked.
+        self._go: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._stopped: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._worker: Worker | None = None
         self._cancelled = False
         self._starts = {unit.first for unit in plan.units}
         self._modes: list[LookupMode] = []
@@ -76,22 +86,21 @@ class Lane:
         Raises:
             BaseException: What the forward raised.
         """
-        if not self._started:
-            self._started = True
-            autocast = _autocast_state()
+        if self._worker is None:
+            self._worker, autocast = worker, _autocast_state()
             worker.submit(lambda: self._work(autocast))
         else:
-            self._go.release()
-        self._stopped.acquire()
+            self._go.put(None)
+        self._stopped.get()
         if self.error is not None:
             raise self.error
 
     def cancel(self) -> None:
-        """End the forward where it stands, so that its thread is free again."""
-        if self._started and not self.finished:
-            self._cancelled = True
-            self._go.release()
-            self._stopped.acquire()
+        """End the forward where it stands, and wait until its thread is free again; harmless when called again."""
+        self._cancelled = True
+        if self._worker is not None:
+            self._go.put(None)
+            self._worker.wait()
 
     def _work(self, autocast: Any) -> None:
         _current.lane = self
@@ -114,10 +123,12 @@ class Lane:
         finally:
             self.finished = True
             _current.lane = None
-            self._stopped.release()
+            self._stopped.put(None)
 
     def before(self, module: nn.Module, parameter: nn.Parameter | None) -> None:
         """Called before a forward of a module that owns copied parameters."""
+        if self._cancelled:
+            raise _Cancelled
         if self._position >= len(self.plan.calls) or self.plan.calls[self._position].module is not module:
             raise Changed(f"call {self._position} is another module's: {type(module).__name__}")
         call = self.plan.calls[self._position]
@@ -152,8 +163,8 @@ class Lane:
             self.watch.note_views(output, {i: self.watch.tensors[i] for i in call.owned})
 
     def _pause(self) -> None:
-        self._stopped.release()
-        self._go.acquire()
+        self._stopped.put(None)
+        self._go.get()
         if self._cancelled:
             raise _Cancelled
         if self.stream is not None:  # it may have been given another one
@@ -169,28 +180,28 @@ def in_lane() -> bool:
     return getattr(_current, "lane", None) is not None
 
 
-@contextmanager
-def hooks(calls: tuple[Call, ...]) -> Iterator[None]:
-    """While active, the modules of a plan tell the lane that runs them."""
+def hook(undo: Undo, calls: tuple[Call, ...]) -> None:
+    """Until undone, the modules of a plan tell the lane that runs them.
+
+    Whoever else calls them would read one lane's copies, and is told so.
+    """
     rows = {call.module for call in calls if call.rows}
     by_module = {call.module: call for call in calls}
 
     def before(module: nn.Module, args: Any) -> None:
         lane = getattr(_current, "lane", None)
-        if lane is not None:
-            weight = module.weight if module in rows else None
-            lane.before(module, weight if isinstance(weight, nn.Parameter) else None)
+        if lane is None:
+            raise RuntimeError(CALLED_ELSEWHERE)
+        weight = module.weight if module in rows else None
+        lane.before(module, weight if isinstance(weight, nn.Parameter) else None)
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
         lane = getattr(_current, "lane", None)
         if lane is not None:
             lane.after(module, by_module[module], output)
 
-    with ExitStack() as stack:
-        for module in by_module:
-            stack.callback(module.register_forward_pre_hook(before, prepend=True).remove)
-            stack.callback(module.register_forward_hook(after, always_call=True).remove)
-        yield
+    for module in by_module:
+        undo.hook(module, before, after)
 
 
 def _autocast_state() -> dict[str, Any] | None:

@@ -11,9 +11,10 @@ import torch
 
 from helene.directions import Target
 from helene.engine.copies import Copies
-from helene.engine.lanes import Lane, Worker, hooks
+from helene.engine.lanes import Lane, Worker, hook
 from helene.engine.plan import Changed
 from helene.reads import ReadWatch
+from helene.undo import Undo
 
 Stream = torch.cuda.Stream | None
 Event = torch.cuda.Event | None
@@ -103,12 +104,18 @@ class Pair:
             lane = Lane(self.copies.plan, run, partial(self.copies.rows, sign), stream)
             lane.watch = watches[len(lanes)] if watched else None
             lanes.append(lane)
+        undo, originals = Undo(), [target.tensor.data for target in self.targets]
+        undo.note(lambda: self._point_at(dict(enumerate(originals))))
         try:
-            with hooks(self.copies.plan.calls):
+            try:
+                hook(undo, self.copies.plan.calls)
+                for lane in lanes:
+                    undo.note(lane.cancel)  # ahead of the hooks, which stop it
                 self._run(lanes)
+            finally:
+                undo.run()
         finally:
-            for lane in lanes:
-                lane.cancel()
+            undo.run()
         return lanes[0].result, lanes[1].result, watches
 
     def _watch(self) -> ReadWatch:
@@ -164,10 +171,12 @@ class Pair:
         originals = {index: self.targets[index].tensor.data for index in copies}
         torch.clear_autocast_cache()  # it would hand one lane's cast weights to the other
         try:
-            for index, copy in copies.items():
-                self.targets[index].tensor.data = copy
+            self._point_at(copies)
             lane.advance(self.workers[0 if sign > 0 else 1])
         finally:
-            for index, original in originals.items():
-                self.targets[index].tensor.data = original
+            self._point_at(originals)
             torch.clear_autocast_cache()
+
+    def _point_at(self, tensors: dict[int, torch.Tensor]) -> None:
+        for index, tensor in tensors.items():
+            self.targets[index].tensor.data = tensor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from helene.directions import Target
+from helene.undo import Undo
 
 ALIGNMENT = 256  # bytes between copies
 UNIT_BYTES = 36 << 20  # consecutive modules are copied together up to this; one of OPT-1.3B's attention blocks fits
@@ -155,14 +155,21 @@ def trace(
     """
     index = {id(target.tensor): i for i, target in enumerate(targets)}
     calls: list[Call] = []
-    with torch.no_grad(), ExitStack() as stack:
-        for module in model.modules():
-            owned = tuple(index[id(p)] for p in module.parameters(recurse=False) if id(p) in index)
-            if owned:
-                hooks = _Hooks(calls, module, owned, gathers)
-                stack.callback(module.register_forward_pre_hook(hooks.before, prepend=True).remove)
-                stack.callback(module.register_forward_hook(hooks.after, always_call=True).remove)
-        run()
+    undo = Undo()
+    try:
+        try:
+            undo.modes()
+            torch.set_grad_enabled(False)
+            for module in model.modules():
+                owned = tuple(index[id(p)] for p in module.parameters(recurse=False) if id(p) in index)
+                if owned:
+                    hooks = _Hooks(calls, module, owned, gathers)
+                    undo.hook(module, hooks.before, hooks.after)
+            run()
+        finally:
+            undo.run()
+    finally:
+        undo.run()
     return calls
 
 

@@ -136,8 +136,8 @@ class Shape:
                 f"parameters {names} are read through another tensor that shares their memory, so they would stay "
                 "unperturbed; let the loss read the parameter itself"
             )
-        self._resident |= set(unperturbed)
         self._copies = None
+        self._resident |= set(unperturbed)
         return None
 
     def _plan_has(self, indices: list[int]) -> bool:

@@ -21,6 +21,7 @@ from helene.optimizers.zeroth import ZerothOrder
 from helene.plan import Probing, StepPlan
 from helene.probe import scalar_loss, strangers
 from helene.reads import BufferWatch
+from helene.undo import deferred_interrupts
 
 
 class Made(NamedTuple):
@@ -90,7 +91,8 @@ class Steps:
             self._capture(shape, plan, direct)
             self._look_at_model()
         if shape.graph is not None:
-            made = self._replay(shape, plan)
+            with deferred_interrupts(self._ranks.size == 1):  # other ranks may be gone, and must not be waited for
+                made = self._replay(shape, plan)
         else:
             self._updates.settle()
             self._updates.begin(plan)

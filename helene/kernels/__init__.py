@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from helene.kernels.backend import VARIABLE, Backend, backend
+from helene.undo import deferred_interrupts
 
 if TYPE_CHECKING:
     from helene.plan import StepPlan
 
-__all__ = ["Backend", "backend", "can_update", "normal", "update", "words", "write_perturbed"]
+__all__ = ["Backend", "Launches", "backend", "can_update", "normal", "words", "write_perturbed"]
 
 
 def wanted(device: torch.device) -> bool:
@@ -96,11 +97,22 @@ def can_update(optimizer: Any, plan: StepPlan) -> bool:
     )
 
 
-def update(optimizer: Any, plan: StepPlan, slope: float) -> None:
-    """The update of a step for which `can_update` holds, along slope · z.
+class Launches:
+    """The update of a step for which `can_update` holds, along slope · z; see `helene.optimizers.chunkwise.Moves`.
 
-    Parameters and state come out as by `helene.optimizers.chunkwise`, given equal z.
+    Parameters and state come out as by that loop, given equal z. A launch can be neither repeated nor undone, so Ctrl-C
+    waits for the last of them.
     """
-    from helene.kernels import eager
 
-    eager.update(optimizer, plan, slope)
+    def __init__(self, optimizer: Any, plan: StepPlan, slope: float) -> None:
+        self._what = optimizer, plan, slope
+        self.begun = False
+
+    def make(self) -> None:
+        """Launch them, once."""
+        from helene.kernels import eager
+
+        with deferred_interrupts():
+            if not self.begun:
+                self.begun = True
+                eager.update(*self._what)

@@ -14,9 +14,12 @@ from helene.optimizers import checks, chunkwise, layer_floors
 from helene.optimizers.layered import Layered, LearningRate, Options, layout_of
 from helene.optimizers.measurement import Chunk, Measured
 from helene.optimizers.rounding import RoundingWatch
+from helene.optimizers.statistics import Statistics
 from helene.plan import StepPlan
 from helene.probe import Closure
 from helene.rules import CurvatureRule
+from helene.swap import out_of_inference
+from helene.undo import Undo
 
 __all__ = ["Base", "Chunk", "LearningRate", "Options"]
 
@@ -44,7 +47,10 @@ class Base(Layered):
     _stepping = False
 
     def step(self, closure: Closure | None = None, curvature_closure: Closure | None = None) -> Tensor:  # type: ignore[override]
-        """One update.
+        """One update. An interrupt (Ctrl-C) at any moment leaves it made or not begun: weights, state, counter agree.
+
+        While it runs, no other thread may read the parameters. With ``model`` given, one that calls the model is told
+        so by a RuntimeError; without, it reads perturbed weights unnoticed.
 
         Args:
             closure: Returns the loss of one minibatch as one number, and gives the same value when called twice at the
@@ -65,16 +71,22 @@ class Base(Layered):
         closure = checks.closure(closure)
         if self._stepping:
             raise RuntimeError("step was called within a step of the same optimizer; a closure only returns its loss")
-        self._stepping = True
+        undo = Undo()
         try:
-            with torch.inference_mode(False):  # or state would be tensors that no later step may write
-                plan = self.plan()
-                self.claim()
-                with checks.without_backward():
-                    measured = self.measure(closure, curvature_closure, plan)
-                self.finish(plan, measured)
+            try:
+                undo.note(lambda: setattr(self, "_stepping", False))
+                undo.modes()
+                self._stepping = True
+                with out_of_inference():  # or state would be tensors that no later step may write
+                    plan = self.plan()
+                    self.begin(plan)
+                    with checks.without_backward():
+                        measured = self.measure(closure, curvature_closure, plan)
+                    self.finish(plan, measured)
+            finally:
+                undo.run()
         finally:
-            self._stepping = False
+            undo.run()
         return measured.loss
 
     def plan(self, scheduled: bool = True) -> StepPlan:
@@ -89,7 +101,11 @@ class Base(Layered):
         """
         trained = [id(p) for group in self.param_groups for p in group["params"] if p.requires_grad]
         if trained != [id(target.tensor) for target in self.targets]:
-            self._prepare()
+            try:
+                self._prepare()
+            except BaseException:
+                self.targets = []  # nothing half prepared is taken for ready
+                raise
         step = self.steps_made + 1
         if self.schedule and scheduled:
             for group, follows in zip(self.param_groups, self.scheduled, strict=True):
@@ -110,12 +126,18 @@ class Base(Layered):
             forwards=self.forwards_at(step),
         )
 
-    def claim(self) -> None:
-        """Claim the parameters for this optimizer, at its first step; raise ValueError if another one has since."""
+    def begin(self, plan: StepPlan) -> None:
+        """Look, before anything moves, whether the step may be made here and now.
+
+        Raises:
+            ValueError: If another optimizer has stepped the parameters since, or a recording cannot hold the step.
+        """
         named = [(target.tensor, target.name) for target in self.targets]
         if self._claim is None:
             self._claim = checks.Claim(type(self).__name__, named)
         self._claim.check(named)
+        if self.trajectory is not None:
+            self.trajectory.check(self, plan.step)
 
     @property
     def replayable(self) -> bool:
@@ -158,58 +180,95 @@ class Base(Layered):
     def _check_measured(self, plan: StepPlan, scalars: list[float]) -> None:
         checks.finite(scalars, getattr(plan.probing, "eps", None))
 
-    @torch.no_grad()
     def apply(self, plan: StepPlan, scalars: list[float], samples: tuple[Any, Any] = (None, None)) -> None:
-        """Move every parameter, given what was measured."""
+        """Move every parameter, given what was measured: all of the step or, where it raises, all or nothing of it."""
+        undo = Undo()
+        try:
+            try:
+                undo.modes()
+                torch.set_grad_enabled(False)
+                self._move(plan, scalars, samples)
+            finally:
+                undo.run()
+        finally:
+            undo.run()
+
+    def _move(self, plan: StepPlan, scalars: list[float], samples: tuple[Any, Any]) -> None:
         count = plan.measurement.num_scalars(plan.probing, self.num_blocks)
         own, rest = scalars[:count], scalars[count:]
         gradient = plan.measurement.gradient(self, plan, own, samples[0])
         estimate: Estimate | None = plan.measurement.estimate(self, plan, gradient)
         if plan.source is not None:
             estimate = plan.source.estimate(self, plan, gradient, rest, samples[1])
-        self._layout = layout_of(plan.rules, plan.storage)
         if plan.asks_floors and estimate is not None:
-            plan, estimate = layer_floors.refresh(self, plan, estimate), None
-        self.update(plan, own, gradient, estimate)
-        self.note(plan, scalars)
+            plan = layer_floors.ask(self, plan, estimate)
+        statistics = self._statistics_after(plan, scalars)
+        watch = RoundingWatch() if not self._warned and plan.step & (plan.step - 1) == 0 else None
+        moves = self.moves(plan, own, gradient, estimate, watch)
+        try:
+            self._complete(moves, plan, scalars, statistics)
+        except BaseException:  # an interrupt, most probably: what has begun is made whole
+            self._complete(moves, plan, scalars, statistics)
+            raise
+        self._warned = self._warned or (watch is not None and watch.warn(plan.step, stacklevel=6))
 
-    def update(self, plan: StepPlan, scalars: list[float], gradient: Chunk, estimate: Estimate | None) -> None:
-        """Move parameters and state, by the kernels where they can."""
-        step = plan.step
-        watch = RoundingWatch() if not self._warned and step & (step - 1) == 0 else None
-        if kernels.can_update(self, plan):
-            if watch is not None:
-                chunkwise.sample_rounding(self, plan, watch, gradient, estimate)
-            kernels.update(self, plan, plan.measurement.coefficients(plan, scalars)[0])
-        else:
-            chunkwise.update(self, plan, watch, gradient, estimate)
-        self._warned = self._warned or (watch is not None and watch.warn(step, stacklevel=7))
+    def moves(
+        self,
+        plan: StepPlan,
+        scalars: list[float],
+        gradient: Chunk,
+        estimate: Estimate | None,
+        watch: RoundingWatch | None = None,
+    ) -> chunkwise.Moves | kernels.Launches:
+        """The update of parameters and state, by the kernels where they can; its ``make`` makes it."""
+        if not kernels.can_update(self, plan):
+            return chunkwise.Moves(self, plan, watch, gradient, estimate)
+        if watch is not None:
+            chunkwise.sample_rounding(self, plan, watch, gradient, estimate)
+        return kernels.Launches(self, plan, plan.measurement.coefficients(plan, scalars)[0])
 
-    def note(self, plan: StepPlan, scalars: list[float]) -> None:
-        """Count a step whose update has been made; no scalars where it moved nothing."""
+    def _complete(self, moves: Any, plan: StepPlan, scalars: list[float], statistics: Statistics) -> None:
+        """Move, and note that it was done; to be called again where it was interrupted."""
+        moves.make()
+        self._layout = layout_of(plan.rules, plan.storage)
+        self.statistics = statistics
         for group in self.param_groups:
             group["step"] = plan.step
-        count = plan.measurement.num_scalars(plan.probing, self.num_blocks)
-        self.statistics.add(plan.measurement.coefficients(plan, scalars[:count]))
         if self.trajectory is not None and plan.step >= self.trajectory.header["first_step"]:
             self.trajectory.append(self, plan.step, scalars)
+
+    def note(self, plan: StepPlan, scalars: list[float]) -> None:
+        """Count a step whose update has been made elsewhere; no scalars where it moved nothing."""
+        self._complete(_Made(), plan, scalars, self._statistics_after(plan, scalars))
+
+    def _statistics_after(self, plan: StepPlan, scalars: list[float]) -> Statistics:
+        count = plan.measurement.num_scalars(plan.probing, self.num_blocks)
+        return self.statistics.after(plan.measurement.coefficients(plan, scalars[:count]))
 
     def words(self, plan: StepPlan, draw: int, target: Target, span: slice) -> Tensor:
         """Random words for elements of a parameter."""
         count, device = span.stop - span.start, target.tensor.device
         return noise.words(plan.seed, plan.step, draw, target.id, span.start, count, device)
 
-    def write_state(self, index: int, plan: StepPlan, span: slice, old: Any, new: Any) -> None:
-        """Store those elements of a parameter's state that have changed."""
-        target = self.targets[index]
+    def state_writes(self, index: int, plan: StepPlan, span: slice, old: Any, new: Any) -> list[tuple[Tensor, Tensor]]:
+        """What to copy where, for those elements of a parameter's state that have changed."""
+        target, writes = self.targets[index], []
         rule, state = plan.rules[target.layer], self.state[target.tensor]
         for position, name in enumerate(rule.kept):
             value = getattr(new, name)
             if value is getattr(old, name):
                 continue
             if name in rule.COUNTERS:
-                state[name].copy_(value)
+                writes.append((state[name], value))
                 continue
             draw = noise.STATE_DRAW + position
             words = self.words(plan, draw, target, span) if storage.is_rounded(state, name) else None
-            storage.write(state, name, span, value, words)
+            writes += storage.writes(state, name, span, value, words)
+        return writes
+
+
+class _Made:
+    """Moves that were made elsewhere."""
+
+    def make(self) -> None:
+        """Nothing is left to do."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from helene import noise, precision
 from helene.curvature import Estimate
 from helene.directions import CHUNK, chunks, compute_dtype
@@ -15,10 +17,11 @@ if TYPE_CHECKING:
     from helene.optimizers.rounding import RoundingWatch
 
 
-def update(
-    optimizer: Base, plan: StepPlan, watch: RoundingWatch | None, gradient: Chunk, estimate: Estimate | None
-) -> None:
-    """Move every parameter and its state.
+class Moves:
+    """The move of every parameter and its state, chunk by chunk.
+
+    A chunk's new values are known before the first of them is written, so that writing them again changes nothing. What
+    an exception has cut short is therefore made whole by calling `make` again.
 
     Args:
         optimizer: Whose step it is.
@@ -27,30 +30,61 @@ def update(
         gradient: The gradient estimate.
         estimate: The curvature estimate, where this step makes one.
     """
-    for index, target in enumerate(optimizer.targets):
-        p, rule, kept = target.tensor, plan.rules[target.layer], plan.storage[target.layer]
-        theta, wide = p.detach().reshape(-1), compute_dtype(p.dtype)
-        optimizer.allocate(target, rule, kept)
-        for start, end in chunks(theta.numel(), p.device):
-            span = slice(start, end)
-            old = theta[span].to(wide)
-            g = gradient(index, start, end)
-            state = optimizer.read_state(index, rule, span)
-            new, moved = rule.update(plan.step, old, g, state, estimate and estimate(index, start, end, g))
-            optimizer.write_state(index, plan, span, state, moved)
-            if rule.lr == 0:
-                continue  # x - 0 would turn a negative zero positive
-            if p.dtype == wide:
-                theta[span] = new
-            elif kept.rounding == "stochastic":
-                words = optimizer.words(plan, noise.ROUNDING_DRAW, target, span)
-                theta[span] = precision.round_stochastically(new, words, p.dtype)
-            else:
-                theta[span] = new
-                if watch is not None:
-                    watch.note(old, new, theta[span])
-        if not p.is_contiguous():
-            p.copy_(theta.view(p.shape))
+
+    def __init__(
+        self, optimizer: Base, plan: StepPlan, watch: RoundingWatch | None, gradient: Chunk, estimate: Estimate | None
+    ) -> None:
+        self._optimizer, self._plan, self._watch = optimizer, plan, watch
+        self._gradient, self._estimate = gradient, estimate
+        self._spans: list[tuple[int, slice | None]] = []  # None: a parameter that is not contiguous is copied back
+        for index, target in enumerate(optimizer.targets):
+            p = target.tensor
+            self._spans += [(index, slice(start, end)) for start, end in chunks(p.numel(), p.device)]
+            self._spans += [] if p.is_contiguous() else [(index, None)]
+        self._flat: dict[int, Tensor] = {}  # the copy of the last such parameter
+        self._done = 0
+        self._known: tuple[int, list[tuple[Tensor, Tensor]]] = -1, []  # number of a chunk, what to copy where
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything may have been written."""
+        return self._known[0] >= 0
+
+    def make(self) -> None:
+        """Make all moves that have not been made."""
+        for target in self._optimizer.targets:
+            self._optimizer.allocate(target, self._plan.rules[target.layer], self._plan.storage[target.layer])
+        while self._done < len(self._spans):
+            if self._known[0] != self._done:
+                self._known = self._known[0], []  # free before the next are made
+                self._known = self._done, self._values(*self._spans[self._done])
+            for sink, value in self._known[1]:
+                sink.copy_(value)
+            self._done += 1
+
+    def _values(self, index: int, span: slice | None) -> list[tuple[Tensor, Tensor]]:
+        optimizer, plan, target = self._optimizer, self._plan, self._optimizer.targets[index]
+        p, rule = target.tensor, plan.rules[target.layer]
+        if span is None:
+            return [(p.detach(), self._flat[index].view(p.shape))]
+        if not p.is_contiguous() and index not in self._flat:
+            self._flat = {index: p.detach().reshape(-1)}
+        theta, wide = self._flat.get(index, p.detach()).view(-1)[span], compute_dtype(p.dtype)
+        old, g = theta.to(wide), self._gradient(index, span.start, span.stop)
+        state = optimizer.read_state(index, rule, span)
+        estimate = self._estimate and self._estimate(index, span.start, span.stop, g)
+        new, moved = rule.update(plan.step, old, g, state, estimate)
+        writes = optimizer.state_writes(index, plan, span, state, moved)
+        if rule.lr == 0:
+            return writes  # x - 0 would turn a negative zero positive
+        if p.dtype != wide and plan.storage[target.layer].rounding == "stochastic":
+            words = optimizer.words(plan, noise.ROUNDING_DRAW, target, span)
+            new = precision.round_stochastically(new, words, p.dtype)
+        elif p.dtype != wide:
+            wanted, new = new, new.to(p.dtype)
+            if self._watch is not None:
+                self._watch.note(old, wanted, new)
+        return [*writes, (theta, new)]
 
 
 def sample_rounding(

@@ -19,6 +19,7 @@ from helene.optimizers.zeroth import ZerothOrder
 from helene.plan import Probing, Seeded, StepPlan, check_directions
 from helene.probe import Closure, scalar_loss
 from helene.rules import SGDRule
+from helene.undo import Undo
 
 
 class ForwardGradOptions(Options, total=False):
@@ -105,27 +106,26 @@ class ForwardGrad(ZerothOrder):
         super().__init__(params, {"lr": lr}, options)
 
 
-@torch.no_grad()
 def _directional(closure: Closure, targets: list[Target], direction: Direction, length: float) -> tuple[Tensor, float]:
     """L and its derivative along length · z.
 
     A parameter becomes a dual number by copying one with the same value into it, which changes no bit of it; leaving
     the level makes it plain again.
     """
-    torch.clear_autocast_cache()
-    with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
-        for target in targets:
-            p = target.tensor.detach()
-            z = torch.empty(p.numel(), dtype=p.dtype, device=p.device)
-            for start, end in chunks(p.numel(), p.device):
-                z[start:end] = direction.chunk(target.id, start, end, p.device, compute_dtype(p.dtype)).mul_(length)
-            with warnings.catch_warnings():  # torch loads its decompositions with a deprecated call of its own
-                warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
-                dual = forward_ad.make_dual(p, z.view(p.shape))
-            target.tensor.copy_(dual)
-        loss = closure()
-        tangent = forward_ad.unpack_dual(loss).tangent if isinstance(loss, Tensor) else None
-        value = scalar_loss(forward_ad.unpack_dual(loss).primal if isinstance(loss, Tensor) else loss)
+    undo = Undo()
+    try:
+        try:
+            undo.modes()
+            undo.dual_levels()
+            torch.set_grad_enabled(False)
+            torch.clear_autocast_cache()
+            forward_ad.enter_dual_level()
+            with sdpa_kernel(SDPBackend.MATH):
+                value, tangent = _primal_and_tangent(closure, targets, direction, length)
+        finally:
+            undo.run()
+    finally:
+        undo.run()
     if tangent is None:
         raise ValueError(
             "the loss does not depend on the parameters through operations that have a forward-mode derivative; MeZO "
@@ -133,3 +133,22 @@ def _directional(closure: Closure, targets: list[Target], direction: Direction, 
         )
     torch.clear_autocast_cache()
     return value, scalar_loss(tangent).double().item()
+
+
+def _primal_and_tangent(
+    closure: Closure, targets: list[Target], direction: Direction, length: float
+) -> tuple[Tensor, Tensor | None]:
+    for target in targets:
+        p = target.tensor.detach()
+        z = torch.empty(p.numel(), dtype=p.dtype, device=p.device)
+        for start, end in chunks(p.numel(), p.device):
+            z[start:end] = direction.chunk(target.id, start, end, p.device, compute_dtype(p.dtype)).mul_(length)
+        with warnings.catch_warnings():  # torch loads its decompositions with a deprecated call of its own
+            warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
+            dual = forward_ad.make_dual(p, z.view(p.shape))
+        target.tensor.copy_(dual)
+    loss = closure()
+    if not isinstance(loss, Tensor):
+        return scalar_loss(loss), None
+    primal, tangent = forward_ad.unpack_dual(loss)
+    return scalar_loss(primal), tangent

@@ -35,36 +35,31 @@ def resolve(optimizer: Base, rules: Sequence[Rule], step: int, estimates: bool) 
     )
 
 
-def refresh(optimizer: Base, plan: StepPlan, estimate: Estimate) -> StepPlan:
-    """Bring h up to date in a pass of its own, and ask the floors that follow it."""
-    for index, target in enumerate(optimizer.targets):
-        rule, p = plan.rules[target.layer], target.tensor
-        optimizer.allocate(target, rule, plan.storage[target.layer])
-        for start, end in chunks(p.numel(), p.device):
-            span = slice(start, end)
-            state = optimizer.read_state(index, rule, span)
-            assert isinstance(rule, HeleneRule)
-            observed = rule.observe(state, estimate(index, start, end, None))
-            optimizer.write_state(index, plan, span, state, observed)
-    asked = [(i, r) for i, r in enumerate(plan.rules) if isinstance(r, HeleneRule) and callable(r.floor)]
-    return plan.with_floors({index: _floor(optimizer, index, rule, plan.step) for index, rule in asked})
+def ask(optimizer: Base, plan: StepPlan, estimate: Estimate) -> StepPlan:
+    """Ask the floors that follow h for what they are once this step's estimate is in it; nothing is written."""
+    known: dict[int, float] = {}
+    for index, rule in enumerate(plan.rules):
+        if isinstance(rule, HeleneRule) and callable(rule.floor):
+            known[index] = _floor(optimizer, index, rule, plan.step, estimate)
+    return plan.with_floors(known)
 
 
-def _floor(optimizer: Base, index: int, rule: HeleneRule, step: int) -> float:
+def _floor(optimizer: Base, layer: int, rule: HeleneRule, step: int, estimate: Estimate | None = None) -> float:
     """λ_i of a layer, asked again where its rule, or h (else the layer's size), is not that of the last time."""
-    dimension = optimizer.layer_dimension(index)
+    dimension = optimizer.layer_dimension(layer)
     of_step = rule.last_estimate(step) if rule.floor_follows_h else 0
     key = rule.floor, of_step if rule.floor_follows_h else dimension
-    held: Any = optimizer.known_floors.get(index)
-    if held is None or held[0] != key:
-        value = _ask(optimizer, index, rule, dimension, of_step) if dimension else 1.0  # nothing is floored
-        held = optimizer.known_floors[index] = key, value
+    held: Any = optimizer.known_floors.get(layer)
+    if held is None or held[0] != key or estimate is not None:
+        value = _asked(optimizer, layer, rule, of_step, estimate) if dimension else 1.0  # nothing is floored
+        held = optimizer.known_floors[layer] = key, value
     return float(held[1])
 
 
-def _ask(optimizer: Base, index: int, rule: HeleneRule, dimension: int, step: int) -> float:
-    name = optimizer.layer_name(index)
-    value = float(rule.floor(Layer(name, index, dimension, step, lambda: _curvature(optimizer, index, rule, step))))  # type: ignore[operator]
+def _asked(optimizer: Base, layer: int, rule: HeleneRule, step: int, estimate: Estimate | None) -> float:
+    name, dimension = optimizer.layer_name(layer), optimizer.layer_dimension(layer)
+    asked = Layer(name, layer, dimension, step, lambda: _curvature(optimizer, layer, rule, step, estimate))
+    value = float(rule.floor(asked))  # type: ignore[operator]
     if not 0.0 < value < math.inf:
         raise ValueError(
             f"the floor of {name} is {value} by {rule.floor!r} at step {step}, it must be positive and finite: many h "
@@ -73,10 +68,17 @@ def _ask(optimizer: Base, index: int, rule: HeleneRule, dimension: int, step: in
     return value
 
 
-def _curvature(optimizer: Base, layer: int, rule: HeleneRule, step: int) -> list[Tensor]:
-    """h of a layer's parameters as it is read, flat."""
-    return [
-        rule.read(step, optimizer.read_state(index, rule, slice(0, target.tensor.numel())), torch.empty(()))
-        for index, target in enumerate(optimizer.targets)
-        if target.layer == layer
-    ]
+def _curvature(optimizer: Base, layer: int, rule: HeleneRule, step: int, estimate: Estimate | None) -> list[Tensor]:
+    """h of a layer's parameters as it is read, flat: with the estimate in it, before that is stored."""
+    found = []
+    for index, target in enumerate(optimizer.targets):
+        if target.layer != layer:
+            continue
+        size, device = target.tensor.numel(), target.tensor.device
+        pieces = []
+        for start, end in chunks(size, device):
+            state = optimizer.read_state(index, rule, slice(start, end))
+            state = rule.observe(state, estimate and estimate(index, start, end, None))
+            pieces.append(rule.read(step, state, torch.empty((), device=device)))
+        found.append(torch.cat(pieces) if len(pieces) != 1 else pieces[0])
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 
@@ -11,6 +12,12 @@ class Statistics:
     def __init__(self) -> None:
         self.count, self.mean, self._squares = 0, 0.0, 0.0
         self.least, self.greatest, self.last = math.inf, -math.inf, math.nan
+
+    def after(self, values: list[float]) -> Statistics:
+        """What they are once the scalars of one more step are taken in; these stay."""
+        found = copy.copy(self)
+        found.add(values)
+        return found
 
     def add(self, values: list[float]) -> None:
         """Take in the scalars of one step."""

@@ -87,6 +87,7 @@ def _memory(arguments: argparse.Namespace) -> int:
     from helene.lab.provenance import public_command
     from helene.lab.store import Store
     from llm_bench.cost import memory_sweep
+    from llm_bench.cost.memory_row import ROWS
     from llm_bench.models.loading import check_device
     from llm_bench.models.shapes import rows_and_tokens
     from llm_bench.protocol.execute import experiment
@@ -102,7 +103,7 @@ def _memory(arguments: argparse.Namespace) -> int:
         if not arguments.draw_only:
             memory_sweep.measure_all(
                 store,
-                memory_sweep.ROWS,
+                ROWS,
                 shapes,
                 batches,
                 device=arguments.device,
@@ -188,8 +189,8 @@ def estimate(arguments: argparse.Namespace) -> int:
     from helene.lab.store import Store
     from llm_bench.protocol.estimate import estimate as expect
     from llm_bench.protocol.estimate import size_of
-    from llm_bench.protocol.execute import experiment
     from llm_bench.protocol.plan import cells, test_runs, tuning_runs
+    from llm_bench.protocol.work import counted
     from llm_bench.runs.predicted_memory import predict_run
 
     bench = given.bench(arguments, check=False)
@@ -197,21 +198,39 @@ def estimate(arguments: argparse.Namespace) -> int:
     records = []
     if arguments.store.is_file():
         with Store(arguments.store, read_only=True) as store:
-            records = store.records(experiment(bench.preset.name))
+            records = [record for record in store.records() if "model" in record.config and record.config.get("steps")]
     total = 0.0
     for kind, name in bench.models.items():
         here = [c for c in cells(bench.preset) if c.kind == kind]
         runs = [r for c in here for r in tuning_runs(bench.preset, c, name, bench.device)]
         runs += [r for c in here for r in test_runs(bench.preset, c, name, bench.device, 1.0)]
         runs = [bench.with_settings(run) for run in runs]
-        found = expect(runs, sizes, records, lambda c: predict_run(c, bench.env.source(c.model)).total)
+        found = expect(
+            [run for run in runs if _has_rows(run, bench.env)],
+            sizes,
+            records,
+            lambda c: predict_run(c, bench.env.source(c.model)).total,
+            lambda c: counted(c, bench.env),
+        )
         total += found.seconds
         print(
-            f"{kind}, {name}: {found.runs} runs, {readable_seconds(found.seconds)} of training "
-            f"({found.source} speed), {found.bytes / 2**30:.1f} GiB at most"
+            f"{kind}, {name}: {found.runs} runs, {readable_seconds(found.seconds)} ({found.source} speed), "
+            f"{found.bytes / 2**30:.1f} GiB at most"
         )
-    print(f"in all {readable_seconds(total)} one after the other; evaluation and loading come on top")
+    print(f"in all {readable_seconds(total)} one after the other, loading and evaluation included")
     return 0
+
+
+def _has_rows(run: Any, env: Any) -> bool:
+    """Whether the data folder has the run's rows; told once a task where it has not."""
+    from llm_bench.runs.environment import split_of
+
+    try:
+        split_of(run, env)
+    except (ValueError, FileNotFoundError) as err:
+        print(f"{run.task}: {err}", file=sys.stderr)
+        return False
+    return True
 
 
 def fetch(arguments: argparse.Namespace) -> int:
@@ -256,10 +275,10 @@ def profile(arguments: argparse.Namespace) -> int:
 
 def measure(arguments: argparse.Namespace) -> int:
     """Measure what this machine takes, and keep it as records."""
-    from llm_bench.cost import engine_table, harness, parallel
+    from llm_bench.cost import engine_table, harness, parallel, products
 
-    parts = {"engine": engine_table.main, "parallel": parallel.main, "harness": harness.main}
-    return parts[arguments.what](arguments)
+    parts = {"engine": engine_table, "parallel": parallel, "harness": harness, "products": products}
+    return int(parts[arguments.what].main(arguments))
 
 
 def pages(arguments: argparse.Namespace) -> int:

@@ -164,11 +164,11 @@ def _timed_parts(optimizer: Any, timers: HostTimers) -> Iterator[None]:
     kept = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in places]
     for owner, attribute, name in places:
         setattr(owner, attribute, timers.wrap(name, getattr(owner, attribute)))
-    optimizer.update = timers.wrap("update", optimizer.update)
+    optimizer.apply = timers.wrap("update", optimizer.apply)
     try:
         yield
     finally:
-        del optimizer.update
+        del optimizer.apply
         for owner, attribute, function in kept:
             setattr(owner, attribute, function)
 

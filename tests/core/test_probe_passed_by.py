@@ -127,3 +127,34 @@ def test_merged_adapters_are_told() -> None:
     optimizer = MeZO(named, lr=1e-2, model=model)
     with pytest.raises(ValueError, match="are adapters merged"):
         optimizer.step(lambda: model["q_proj"](torch.ones(2, 4)).square().mean())
+
+
+def test_a_loss_with_a_transform_of_torch_func() -> None:
+    """A derivative by torch.func.grad in the loss: full copies, and the same trajectory as by them alone."""
+    x = torch.linspace(0.0, 1.0, 5)[:, None]
+
+    def net() -> Any:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def loss(model: Any) -> Tensor:
+        return (torch.func.grad(lambda s: model(s).sum())(x) - 1).square().mean()
+
+    model, twin, later = net(), net(), net()
+    optimizer, reference = _optimizer(model, model=model), _optimizer(twin)
+    with pytest.warns(UserWarning, match=r"their module runs inside a transform of torch\.func; copied for the whole"):
+        optimizer.step(lambda: loss(model))
+    optimizer.step(lambda: loss(model))
+    for _ in range(2):
+        reference.step(lambda: loss(twin))
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+    changes = _optimizer(later, model=later)  # a transform that comes later is noticed too
+    changes.step(lambda: later(x).square().mean())
+    before = [p.detach().clone() for p in later.parameters()]
+    changes.step(lambda: loss(later))
+    fresh = net()
+    fresh.load_state_dict(dict(zip(fresh.state_dict(), before, strict=True)))
+    one = _optimizer(fresh)
+    one.param_groups[0]["step"] = 1
+    one.step(lambda: loss(fresh))
+    assert all(map(torch.equal, later.parameters(), fresh.parameters()))

@@ -140,14 +140,14 @@ def by_torch(optimizer: Any, slope: float) -> None:
     gradient = plan.measurement.gradient(optimizer, plan, [slope], None)
     estimate = plan.source and plan.source.estimate(optimizer, plan, gradient, [], None)
     with torch.no_grad():
-        chunkwise.update(optimizer, plan, None, gradient, estimate)
+        chunkwise.Moves(optimizer, plan, None, gradient, estimate).make()
     optimizer.note(plan, [slope])
 
 
 def by_kernels(optimizer: Any, slope: float) -> None:
     """The same by the fused kernel."""
     plan = optimizer.plan()
-    kernels.update(optimizer, plan, slope)
+    kernels.Launches(optimizer, plan, slope).make()
     optimizer.note(plan, [slope])
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from helene import Helene, MeZO, precision
+from helene import cli as helene_cli
 from helene.directions import Target
 from helene.optimizers.adam import Adam
 from llm_bench.cost import memory_row, memory_sweep
@@ -162,7 +163,7 @@ def test_the_table_without_a_gpu_is_predicted_and_goes_on(tmp_path: Path) -> Non
 
     said: list[str] = []
     with Store(tmp_path / "m.sqlite") as store:
-        options: dict[str, Any] = {"device": "cpu", "export": tmp_path / "m.jsonl", "say": said.append}
+        options: dict[str, Any] = {"device": "cpu", "say": said.append}
         rows = memory_row.ROWS[:2]
         assert memory_sweep.measure_all(store, rows, ["opt-tiny"], ["2x8"], minutes=0.0, **options) == 2
         assert memory_sweep.measure_all(store, rows, ["opt-tiny"], ["2x8"], **options) == 0
@@ -175,6 +176,27 @@ def test_the_table_without_a_gpu_is_predicted_and_goes_on(tmp_path: Path) -> Non
     page = memory_page.write(tmp_path, records, [], "command").read_text()
     assert "No peak has been measured" in page
     assert "opt-tiny" in page
+
+
+def test_the_command_predicts_without_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(memory_row, "ROWS", memory_row.ROWS[:1])
+    words = [
+        "llm",
+        "table",
+        "memory",
+        "--shapes",
+        "opt-tiny",
+        "--batches",
+        "2x8",
+        "--store",
+        str(tmp_path / "m.sqlite"),
+    ]
+    assert helene_cli.main([*words, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert "1 rows to predict" in printed.err
+    assert Path(printed.out.strip()).name == "table-memory.html"
 
 
 def test_a_row_that_cannot_fit_is_not_tried_and_an_error_is_tried_again(

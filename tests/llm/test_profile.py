@@ -90,7 +90,7 @@ def test_what_was_wrapped_is_put_back() -> None:
     from helene import noise, swap
 
     before = noise.normal, swap.write_perturbed
-    with step_profile._timed_parts(type("Optimizer", (), {"update": lambda self: None})(), HostTimers()):
+    with step_profile._timed_parts(type("Optimizer", (), {"apply": lambda self: None})(), HostTimers()):
         assert noise.normal is not before[0]
     assert (noise.normal, swap.write_perturbed) == before
 

@@ -13,7 +13,7 @@ import torch
 
 import helene
 from helene.trajectory import Trajectory
-from tests.optimizers.contract_table import METHODS, lora, transformer
+from tests.optimizers.contract_table import METHODS, lora, quadratic, transformer
 
 REPLAYABLE = [m for m in METHODS if m.zeroth_order]
 
@@ -191,3 +191,40 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path):
     assert stat.S_ISFIFO(os.stat(tmp_path / "pipe.npz").st_mode)
     assert (tmp_path / "full.npz").is_symlink()
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+def _freeze(target, optimizer):
+    target.model.a.requires_grad_(False)
+
+
+def _add(target, optimizer):
+    optimizer.add_param_group({"params": [("more", torch.nn.Parameter(torch.ones(2)))]})
+
+
+def _round(target, optimizer):
+    optimizer.param_groups[0]["rounding"] = "stochastic"
+
+
+def _reseed(target, optimizer):
+    optimizer.param_groups[0]["seed"] = (1 << 53) + 1  # no float64
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [(_freeze, "other parameters"), (_add, "has 1 layers, the optimizer 2"), (_round, "only numbers may change"),
+     (_reseed, "only numbers may change")],
+)  # fmt: skip
+def test_what_cannot_be_recorded_is_found_before_anything_moves(change, said):
+    target = quadratic(torch.float32)
+    optimizer = helene.MeZO(target.model.named_parameters(), 1e-2)
+    trajectory = Trajectory.record(optimizer)
+    optimizer.step(target.loss)
+    change(target, optimizer)
+    bits, step = target.bits(), optimizer.param_groups[0]["step"]
+    with pytest.raises(ValueError, match=rf"{said}.*start a new Trajectory"):
+        optimizer.step(target.loss)
+    assert all(map(torch.equal, bits, target.bits()))
+    assert (optimizer.param_groups[0]["step"], len(trajectory)) == (step, 1)
+    optimizer.trajectory = None
+    optimizer.step(target.loss)
+    assert not all(map(torch.equal, bits, target.bits()))

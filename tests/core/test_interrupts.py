@@ -1,0 +1,246 @@
+"""Ctrl-C at every line of a step: weights, state, counter, hooks and modes are those before the step or after it."""
+
+from __future__ import annotations
+
+import copy
+import signal
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+import helene
+from helene import Trajectory
+from helene.engine import Engine
+from helene.swap import CALLED_ELSEWHERE
+from helene.undo import deferred_interrupts
+from tests.core.interrupts import Lines, places
+
+X = torch.linspace(-1.0, 1.0, 12).view(4, 3)
+
+
+class Block(nn.Module):
+    """A module with a parameter of its own, a child called twice, and a child whose weight is read outside of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outside = nn.Linear(3, 3), nn.Linear(3, 2, bias=False)
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(self.inner(self.scale * torch.tanh(self.inner(x))), self.outside.weight)
+
+
+def block(dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(0)
+    net = Block()
+    net.inner.weight.data = net.inner.weight.data.t()  # not contiguous
+    return net.to(dtype)
+
+
+def loss(net: nn.Module) -> Tensor:
+    return net(X.to(next(net.parameters()).dtype)).square().mean()
+
+
+def ours(name: str) -> bool:
+    return "/helene/" in name
+
+
+def ours_and_torch(name: str) -> bool:
+    return "/helene/" in name or "/torch/" in name or name.endswith("contextlib.py")
+
+
+Build = Callable[[nn.Module], Any]
+
+
+def _step(optimizer: Any, net: nn.Module) -> None:
+    if isinstance(optimizer, Engine):
+        optimizer.step(X)
+    else:
+        optimizer.step(lambda: loss(net))
+
+
+def _inner(optimizer: Any) -> Any:
+    return optimizer.optimizer if isinstance(optimizer, Engine) else optimizer
+
+
+class Seen:
+    """All that a step may change."""
+
+    def __init__(self, net: nn.Module, optimizer: Any) -> None:
+        inner = _inner(optimizer)
+        self.step = inner.param_groups[0]["step"]
+        self.weights = [p.detach().clone() for p in net.parameters()]
+        self.state = copy.deepcopy([inner.state.get(p, {}) for p in net.parameters()])
+        self.count = inner.statistics.count
+        self.recorded = copy.deepcopy(
+            None if inner.trajectory is None else (inner.trajectory.scalars, inner.trajectory.changing)
+        )
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Seen)
+        mine = [self.weights, [v for s in self.state for v in s.values()]]
+        theirs = [other.weights, [v for s in other.state for v in s.values()]]
+        pairs = [(a, b) for x, y in zip(mine, theirs, strict=True) for a, b in zip(x, y, strict=True)]
+        return (
+            all(torch.equal(a, b) for a, b in pairs)
+            and (self.step, self.count, self.recorded) == (other.step, other.count, other.recorded)
+        )  # fmt: skip
+
+
+def _surroundings(net: nn.Module) -> list[Any]:
+    """What no step may leave changed."""
+    hooks = [[*m._forward_hooks, *m._forward_pre_hooks, *m._forward_hooks_always_called] for m in net.modules()]
+    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._len_torch_dispatch_stack()
+    return [hooks, modes, forward_ad._current_level, torch.backends.cuda.math_sdp_enabled()]
+
+
+class Twin:
+    """What each step leaves that nothing interrupts."""
+
+    def __init__(self, build: Build, net: nn.Module) -> None:
+        self.net, self.optimizer = net, build(net)
+        self.seen = [Seen(self.net, self.optimizer)]
+
+    def after(self, step: int) -> Seen:
+        while len(self.seen) <= step:
+            _step(self.optimizer, self.net)
+            self.seen.append(Seen(self.net, self.optimizer))
+        return self.seen[step]
+
+
+def _interrupt(net: nn.Module, optimizer: Any, twin: Twin, lines: Lines) -> bool:
+    """Interrupt a step, look at what it leaves, and say whether it was reached."""
+    addresses, around = [p.data_ptr() for p in net.parameters()], _surroundings(net)
+    kept: list[BaseException] = []  # as an interactive session keeps the last exception, and so all frames
+    try:
+        lines(lambda: _step(optimizer, net))
+    except KeyboardInterrupt as err:
+        kept.append(err)
+    assert [p.data_ptr() for p in net.parameters()] == addresses, lines.at
+    assert _surroundings(net) == around, lines.at
+    seen = Seen(net, optimizer)
+    assert seen == twin.after(seen.step), lines.at
+    return lines.raised
+
+
+def _momentum(net: nn.Module) -> Any:
+    optimizer = helene.ZOMomentum(net.named_parameters(), 1e-2)
+    Trajectory.record(optimizer)
+    return optimizer
+
+
+def _helene(net: nn.Module) -> Any:
+    return helene.Helene(
+        helene.layer_groups(net), 1e-2, anneal_horizon=9, batch_size=4, interval=1, model=net,
+        floor=helene.QuantileFloor(0.5), rounding="stochastic", state_dtype="8bit",
+    )  # fmt: skip
+
+
+def _engine(net: nn.Module) -> Any:
+    return Engine(net, helene.MeZO(net.named_parameters(), 1e-2), loss=lambda model, _: loss(model))
+
+
+CASES: dict[str, tuple[Build, torch.dtype, Callable[[str], bool]]] = {
+    "model": (lambda net: helene.MeZO(net.named_parameters(), 1e-2, model=net), torch.float32, ours_and_torch),
+    "parameters": (_momentum, torch.float32, ours),
+    "helene": (_helene, torch.bfloat16, ours),
+    "tangent": (lambda net: helene.ForwardGrad(net.named_parameters(), 1e-2), torch.float32, ours),
+    "gradient": (lambda net: helene.SGD(net.named_parameters(), 1e-2, momentum=0.9), torch.float32, ours),
+    "engine": (_engine, torch.float32, ours),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of copies for the whole forward, lost updates, missing graphs
+@pytest.mark.parametrize("case", CASES)
+def test_an_interrupted_step_is_whole_or_was_not_made(case: str) -> None:
+    """Against a twin without interrupts: at every line of a later step, then at those that only a first one has."""
+    build, dtype, where = CASES[case]
+    twin = Twin(build, block(dtype))
+    net = block(dtype)
+    optimizer = build(net)
+    first = places(lambda: _step(optimizer, net), where)
+    later = places(lambda: _step(optimizer, net), where)
+    if case == "helene":  # has the most lines, each as the others have it in a loop
+        later = [at for at in later if at[1] == 0]
+    reached = sum(_interrupt(net, optimizer, twin, Lines(where, place)) for place in later)
+    assert reached > 0.9 * len(later)  # some lines belong to some steps
+    known = {place for place, _ in later}
+    for place in [at for at in first if at[0] not in known and at[1] == 0]:
+        net = block(dtype)
+        optimizer = build(net)
+        _interrupt(net, optimizer, twin, Lines(where, place))
+        _step(optimizer, net)
+        seen = Seen(net, optimizer)
+        assert seen == twin.after(seen.step), place
+
+
+def test_interrupts_wait_for_what_cannot_be_undone() -> None:
+    """A signal inside comes when it is over; off the main thread, where none comes, nothing is done."""
+    done: list[Any] = []
+
+    def signalled() -> None:
+        with deferred_interrupts():
+            signal.raise_signal(signal.SIGINT)
+            done.append("after the signal")
+
+    with pytest.raises(KeyboardInterrupt):
+        signalled()
+    assert done == ["after the signal"]
+    handler = signal.getsignal(signal.SIGINT)
+
+    def elsewhere() -> None:
+        with deferred_interrupts():
+            done.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert done[1] is handler
+
+
+@pytest.mark.parametrize("engine", [False, True])
+def test_a_model_is_not_read_while_another_thread_perturbs_it(engine: bool) -> None:
+    """The other thread is told, and the trainer's weights are those of a run alone."""
+    net, alone = block(), block()
+    told: list[str] = []
+    calls: list[nn.Module] = []
+    inside, over = threading.Event(), threading.Event()
+
+    def evaluate() -> None:
+        inside.wait(60)
+        try:
+            loss(net)
+        except RuntimeError as err:
+            told.append(str(err))
+        over.set()
+
+    def losing(model: nn.Module) -> Tensor:
+        calls.append(model)
+        if model is net and len(calls) == (2 if engine else 1):  # the engine's first forward is at theta itself
+            inside.set()
+            assert over.wait(60)
+        return loss(model)
+
+    thread = threading.Thread(target=evaluate)
+    thread.start()
+    for model in (net, alone):
+        optimizer = helene.MeZO(model.named_parameters(), 1e-2, model=model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if engine:
+                stepping = Engine(model, optimizer, loss=lambda m, _: losing(m))
+                for _ in range(2):
+                    stepping.step(X)
+            else:
+                for _ in range(2):
+                    optimizer.step(lambda m=model: losing(m))
+    thread.join()
+    assert all(map(torch.equal, net.parameters(), alone.parameters()))
+    assert told == [CALLED_ELSEWHERE]
+    loss(net)
