@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from helene.files import write_text
+
 RECORDS = Path(__file__).parent / "records"
 COMMAND = "python -m llm_bench.claims"
 SPEED = ("SPEED-20x", "SPEED-10x", "SPEED-2x")
@@ -24,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=Path, default=RECORDS / "rows" / "small-causal-sst2.jsonl")
     parser.add_argument("--out", type=Path, default=RECORDS / "claims.jsonl")
     arguments = parser.parse_args(argv)
-    arguments.out.write_text(claims(arguments.rows.read_text(encoding="utf-8").splitlines()), encoding="utf-8")
+    write_text(arguments.out, claims(arguments.rows.read_text(encoding="utf-8").splitlines()))
     return 0
 
 
@@ -38,17 +40,17 @@ def claims(lines: Sequence[str]) -> str:
         ValueError: If one of the two has no test run.
     """
     records = [json.loads(line) for line in lines]
-    runs = {method: _tests(records, method) for method in ("mezo", "helene")}
+    runs = {method: _test_runs(records, method) for method in ("mezo", "helene")}
     found = {method: _steps(tests) for method, tests in runs.items()}
     config = runs["mezo"][0]["config"]
     where = f"{config['task']} ({config['kind']} {config['model']}, {config['tuning']} tuning)"
-    told = f"{_told('MeZO', found['mezo'])}, {_told('HELENE', found['helene'])}"
+    told = f"{_sentence('MeZO', found['mezo'])}, {_sentence('HELENE', found['helene'])}"
     answer = f"on {where}, dev target {config['target']}: {told}."
     entry = {"verdict": "outside_hypotheses", "answer": answer, "command": COMMAND}
     return "".join(json.dumps({"claim": claim, **entry}) + "\n" for claim in SPEED)
 
 
-def _tests(records: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any]]:
+def _test_runs(records: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any]]:
     runs = [r for r in records if "config" in r and r["config"]["method"] == method and r["config"]["role"] == "test"]
     if not runs:
         raise ValueError(f"the records hold no test run of {method}; run its rows first")
@@ -60,7 +62,7 @@ def _steps(runs: Sequence[dict[str, Any]]) -> list[float]:
     return [s if isinstance(s, int) else math.inf for s in steps]
 
 
-def _told(name: str, steps: Sequence[float]) -> str:
+def _sentence(name: str, steps: Sequence[float]) -> str:
     hits = sum(map(math.isfinite, steps))
     median = statistics.median(steps)
     after = f"a median of {median:.0f} steps" if math.isfinite(median) else "no finite median of steps"

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from helene.lab.executors import ProcessExecutor
-from helene.lab.provenance import provenance
 from helene.lab.store import Store
 from llm_bench.models.fingerprint import cache_folder
 from llm_bench.protocol.execute import Bench, execute, experiment
@@ -61,15 +60,8 @@ def demo_page(out: Path, bench: Bench, records: Any) -> Path:
         details.cells_section(table, "helene llm demo"),
         tables.facts_section(table),
     ]
-    return tables.write(
-        out,
-        "demo",
-        title="Fine-tuning on a CPU: a demo",
-        table=table,
-        sections=sections,
-        command="helene llm demo",
-        provenance=provenance("helene llm demo"),
-    )
+    title = "Fine-tuning on a CPU: a demo"
+    return tables.write(out, "demo", title=title, table=table, sections=sections, command="helene llm demo")
 
 
 def _say(text: str) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 from llm_bench.tasks.task import Labels, Task
 
 SUFFIXES = (".jsonl", ".parquet")
-SPLITS = ("train", "validation", "test")
 
 
 def read_split(folder: Path, task: Task, split: str) -> list[dict[str, Any]]:

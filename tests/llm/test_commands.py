@@ -10,7 +10,7 @@ from helene import cli as helene_cli
 from helene.lab import canonical
 from helene.lab.store import Store
 from llm_bench.cli import arguments, demo
-from llm_bench.protocol.execute import execute, experiment, measured
+from llm_bench.protocol.execute import cell_records, execute, experiment
 from llm_bench.protocol.plan import cells
 from llm_bench.protocol.presets import get_preset
 from llm_bench.tiny.pretrain import Recipe
@@ -44,7 +44,7 @@ def test_a_preset_runs_to_a_page_and_a_second_call_runs_nothing(tiny, tmp_path):
     wanted = cells(made.preset)
     with Store(tmp_path / "s.sqlite") as store:
         assert execute(made, wanted, store, minutes=0.0, progress=False) == sum(
-            measured(made, c, {}).left for c in wanted
+            cell_records(made, c, {}).left for c in wanted
         ), "no time, no run"
         assert execute(made, wanted, store, progress=False) == 0
         records = store.records(experiment("smoke"))
