@@ -85,7 +85,7 @@ class Base(torch.optim.Optimizer):
         self._prepare()
 
     def step(self, closure: Closure | None = None) -> Tensor:  # type: ignore[override]
-        """One update. An interrupt (Ctrl-C) at any moment leaves it made or not begun: weights, state and counter agree.
+        """One update; an interrupt (Ctrl-C) leaves it made or not begun, weights, state and counter alike.
 
         While it runs, no other thread may read the parameters. With ``model`` given, one that calls the model is told
         so by a RuntimeError; without, it reads perturbed weights unnoticed.
