@@ -144,6 +144,10 @@ class Base(torch.optim.Optimizer):
         """The gradient estimate that a step's scalars stand for, by chunks."""
         raise NotImplementedError
 
+    def _num_scalars(self, step: int) -> int:
+        """How many scalars `_measure` gives at a step."""
+        return 0
+
     def _coefficients(self, scalars: list[float]) -> list[float]:
         """Those of a step's scalars that multiply directions in g."""
         return []

@@ -52,6 +52,9 @@ class ZOConservative(ZerothOrder):
                 choice, least = side, value
         return [*coefficients, choice], loss
 
+    def _num_scalars(self, step: int) -> int:
+        return super()._num_scalars(step) + 1
+
     def _gradient(self, step: int, scalars: list[float]) -> Chunk:
         return self._combination(step, [scalars[-1] * c for c in self._coefficients(scalars)])
 

@@ -122,6 +122,10 @@ class Curved(Base):
                 self._sample = _Sample(num_labels, gradients)
         return scalars, loss
 
+    def _num_scalars(self, step: int) -> int:
+        own = self._estimates_at(step) and self.param_groups[0]["curvature"] == "spsa_own_batch"
+        return super()._num_scalars(step) * (2 if own else 1)
+
     def _gradient(self, step: int, scalars: list[float]) -> Chunk:
         gradient = super()._gradient(step, scalars)
         self._curvature_gradient: Chunk | None = None

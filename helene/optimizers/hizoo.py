@@ -75,6 +75,9 @@ class HiZOO(ZerothOrder):
         slopes = [(plus - minus) / (2.0 * eps) / q for plus, minus in pairs]
         return [*slopes, *(functional.second_difference(plus, minus, base, eps) / q for plus, minus in pairs)], here
 
+    def _num_scalars(self, step: int) -> int:
+        return 2 * super()._num_scalars(step)
+
     def _gradient(self, step: int, scalars: list[float]) -> Chunk:
         """Σ_j c_j z_j by chunks; Σ_j z_j² · second difference of the same draw is kept for `_estimate`."""
         blocks, half = len(self._probes), len(scalars) // 2

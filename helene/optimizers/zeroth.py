@@ -207,6 +207,9 @@ class ZerothOrder(Base):
         coefficients = [c * length for c, length in zip(slopes.tolist(), lengths, strict=True)]
         return coefficients, losses.mean() if base is None else base
 
+    def _num_scalars(self, step: int) -> int:
+        return int(self.param_groups[0]["num_directions"]) * len(self._probes)
+
     def _gradient(self, step: int, scalars: list[float]) -> Chunk:
         return self._combination(step, self._coefficients(scalars))
 
