@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 report: $(STAMP) ## measure the scaling laws on this machine, draw the committed GPU rows, write reports/index.html
 	$(BIN)/helene scaling --preset standard --out reports --jobs $(JOBS)
-	$(BIN)/python -m llm_bench.committed --out reports
+	$(BIN)/python -m llm_bench.cli.committed_pages --out reports
 
 test: $(STAMP) ## everything: lint, types, unit tests, the ledger of claims, the docs' examples
 	$(BIN)/ruff check .

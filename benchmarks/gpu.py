@@ -101,7 +101,7 @@ def in_turns(tuning: str) -> dict[str, float]:
     need_gpu()
     clean()
     with subject():
-        from llm_bench.rivals.timing import Contestant, time_in_turns
+        from llm_bench.cost.timing import Contestant, time_in_turns
     base = adapted(tuning)
     runs = {name: runner(name, tuning, copy.deepcopy(base)) for name in (FLOOR, *METHODS)}
     contestants = {name: Contestant(run, 10) for name, (run, _) in runs.items()}
@@ -114,9 +114,9 @@ def in_turns(tuning: str) -> dict[str, float]:
 def adapted(tuning: str):
     """The model on the device, with what is to be trained."""
     with subject():
-        from llm_bench.models import LanguageModel
-        from llm_bench.rivals.shapes import build
-        from llm_bench.tuning import Tuning, prepare
+        from llm_bench.models.loading import LanguageModel
+        from llm_bench.models.shapes import build
+        from llm_bench.models.tuning import Tuning, prepare
     module = build(SHAPE, device=DEVICE)
     if tuning != "full":  # which would keep a copy of all weights to begin again from
         prepare(LanguageModel(module, None, "causal", "random", "none", (), (), 2048), Tuning(tuning))
@@ -128,9 +128,9 @@ def runner(method: str, tuning: str, module):
     with subject():
         from helene import Helene, MeZO
         from helene.engine import Engine
-        from llm_bench.rivals.forwards import CapturedForwards
-        from llm_bench.rivals.shapes import language_loss, random_batch
-        from llm_bench.tuning import trained
+        from llm_bench.cost.captured_forwards import CapturedForwards
+        from llm_bench.models.shapes import language_loss, random_batch
+        from llm_bench.models.tuning import trained
     batch = random_batch(ROWS, LENGTH, DEVICE)
     if method == FLOOR:
         return CapturedForwards(lambda: language_loss(module, batch)), None
@@ -167,7 +167,7 @@ def peak(method: str, tuning: str) -> int:
 def peak_in_a_fresh_process(method: str, tuning: str) -> int:
     """`peak` elsewhere. The folder of the benchmarks comes last, so that what is installed is what is measured."""
     with subject():
-        for name in ("helene.engine", "llm_bench.rivals.forwards", "llm_bench.tuning"):
+        for name in ("helene.engine", "llm_bench.cost.captured_forwards", "llm_bench.models.tuning"):
             importlib.import_module(name)
     code = "import sys; sys.path.append(sys.argv[1]); from benchmarks.gpu import peak; print(peak(*sys.argv[2:]))"
     command = [sys.executable, "-c", code, str(Path(__file__).parents[1]), method, tuning]

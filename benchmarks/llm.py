@@ -28,8 +28,8 @@ class Examples:
         torch.set_num_threads(1)
         if isinstance(cache[(kind,)], Exception):
             raise cache[(kind,)]
-        from llm_bench.batches import collate
-        from llm_bench.evaluate import evaluate
+        from llm_bench.data.batches import collate
+        from llm_bench.evaluation.evaluate import evaluate
         from llm_bench.tasks import get_task
 
         model, examples = cache[(kind,)]
@@ -49,10 +49,10 @@ class Examples:
 def tiny(kind: str):
     """A model that was never trained, and encoded examples of a task."""
     with subject():
-        import llm_bench.batches
-        import llm_bench.evaluate  # noqa: F401
-        from llm_bench.data import read_split
-        from llm_bench.encode import encode
+        import llm_bench.data.batches
+        import llm_bench.evaluation.evaluate  # noqa: F401
+        from llm_bench.data.encode import encode
+        from llm_bench.data.folder import read_split
         from llm_bench.tasks import get_task
         from llm_bench.tiny.grammar import write_data
         from llm_bench.tiny.pretrain import Recipe, pretrain

@@ -25,7 +25,7 @@ class ScalingPage:
             from helene.lab.records import config_key, read_jsonl
             from helene.noise import NOISE_VERSION
             from synthetic.design import load
-            from synthetic.report import write_report
+            from synthetic.report.write import write_report
         folder = Path(str(resources.files("synthetic") / "records"))
         records = [record for path in sorted(folder.glob("standard-*.jsonl")) for record in read_jsonl(path)]
         there = {record.key for record in records}

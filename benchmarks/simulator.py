@@ -16,7 +16,7 @@ class Against:
 
     def setup(self, method: str) -> None:
         with subject():
-            from synthetic.speed import compare
+            from synthetic.simulation.speed import compare
         self.compare = compare
 
     def track_time_over_that_of_a_loop(self, method: str) -> float:
@@ -37,10 +37,10 @@ class Cell:
         with subject():
             from synthetic.design import seeds, spaces, trials
             from synthetic.methods import METHODS
+            from synthetic.methods.scale import scale_of
             from synthetic.problems import build
-            from synthetic.scale import scale_of
-            from synthetic.simulator import simulate
-            from synthetic.starts import starts
+            from synthetic.problems.starts import starts
+            from synthetic.simulation.simulator import simulate
         problem = build({"kind": "quadratic", "layers": [[8, 32]], "spectrum": {"levels": [1.0, 2.0, 4.0, 8.0]}})
         which = seeds(256)["tuning"]
         x0 = starts(problem, "coordinate", 1.0, which)

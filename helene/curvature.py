@@ -1,4 +1,4 @@
-r"""Where HELENE's curvature estimate comes from.
+r"""Where a curvature estimate comes from.
 
 | source           | estimate                                              | extra cost each time          |
 | ---------------- | ----------------------------------------------------- | ----------------------------- |
@@ -8,22 +8,158 @@ r"""Where HELENE's curvature estimate comes from.
 | `sampled_labels` | the same for labels drawn from the model: Sophia's GNB | 1 forward, 1 backward, ĝ     |
 | `none`           | h stays 0, so that the floor alone scales the step    | none                          |
 
-What these estimate is another matter: see GNB-returned and GNB-zo in `theory/`.
+What these estimate is another matter: see GNB-returned and GNB-zo in `theory/`. A source is an object, so that an
+optimizer from elsewhere can bring its own: ``curvature=`` takes a `Source` as well as one of these names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from helene import noise
+from helene import functional, noise
 from helene.directions import compute_dtype
 from helene.probe import Closure, scalar_loss
 
-SOURCES = ("spsa", "spsa_own_batch", "backprop", "sampled_labels", "none")
+if TYPE_CHECKING:
+    from helene.optimizers.base import Base, Chunk
+    from helene.plan import StepPlan
+
+Estimate = Callable[[int, int, int, "Tensor | None"], Tensor]  # (parameter, start, end, g there if drawn) -> elements
+
+
+class Source:
+    """Where ĥ comes from; this one gives none.
+
+    Attributes:
+        name: As in ``curvature=`` and in records.
+        uses_batch_size: Whether it needs B.
+        needs_closure: Whether ``step`` must be given a ``curvature_closure``.
+        needs_probes: Whether only a zeroth-order method can use it.
+        has_backward: Whether it takes a backward, and so the memory of gradients and activations.
+        replayable: Whether ĥ is a function of the step's scalars and z.
+        of_step: Whether ĥ is B g ⊙ g of the step's own g, which the kernels and captured steps compute themselves.
+    """
+
+    name = "none"
+    uses_batch_size = needs_closure = needs_probes = has_backward = of_step = False
+    replayable = True
+
+    def forwards(self, pair: int) -> int:
+        """Forwards of an estimate, a backward counted as two; ``pair`` are those of the step's own measurement."""
+        return 0
+
+    def num_scalars(self, pair: int) -> int:
+        """How many scalars `measure` gives, if the step's own measurement gives so many."""
+        return 0
+
+    def measure(self, optimizer: Base, closure: Closure, plan: StepPlan) -> tuple[list[float], Any]:
+        """Evaluate what ĥ needs, leaving parameters alone: scalars for the recording, and a sample for `estimate`."""
+        return [], None
+
+    def estimate(self, optimizer: Base, plan: StepPlan, gradient: Chunk, scalars: list[float], sample: Any) -> Estimate:
+        """ĥ by chunks, from what was measured; ``gradient`` is the step's own."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<curvature source {self.name!r}>"
+
+    def __reduce__(self) -> Any:  # one object for each source of this module, also after a copy or a pickle
+        return (source_of, (self.name,)) if SOURCES.get(self.name) is self else super().__reduce__()
+
+
+class _StepGradient(Source):
+    name = "spsa"
+    uses_batch_size = needs_probes = of_step = True
+
+    def estimate(self, optimizer: Base, plan: StepPlan, gradient: Chunk, scalars: list[float], sample: Any) -> Estimate:
+        return a_gnb_of(gradient, plan.batch_size, shared=True)
+
+
+class _OwnBatch(Source):
+    name = "spsa_own_batch"
+    uses_batch_size = needs_closure = needs_probes = True
+
+    def forwards(self, pair: int) -> int:
+        return pair
+
+    def num_scalars(self, pair: int) -> int:
+        return pair
+
+    def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> tuple[list[float], Any]:
+        return optimizer.slopes(closure, plan, noise.CURVATURE_DRAW)[0], None
+
+    def estimate(self, optimizer: Any, plan: StepPlan, gradient: Chunk, scalars: list[float], sample: Any) -> Estimate:
+        return a_gnb_of(optimizer.combination(plan, scalars, noise.CURVATURE_DRAW), plan.batch_size)
+
+
+class _Backprop(Source):
+    name = "backprop"
+    uses_batch_size = has_backward = True
+    replayable = False
+
+    def forwards(self, pair: int) -> int:
+        return 3
+
+    def measure(self, optimizer: Base, closure: Closure, plan: StepPlan) -> tuple[list[float], Any]:
+        return [], (mean_gradient(closure, [target.tensor for target in optimizer.targets])[0], plan.batch_size)
+
+    def estimate(self, optimizer: Base, plan: StepPlan, gradient: Chunk, scalars: list[float], sample: Any) -> Estimate:
+        gradients, batch_size = sample
+        return a_gnb_of(by_chunks(gradients), batch_size)
+
+
+class _SampledLabels(_Backprop):
+    name = "sampled_labels"
+    uses_batch_size, needs_closure = False, True
+
+    def measure(self, optimizer: Base, closure: Closure, plan: StepPlan) -> tuple[list[float], Any]:
+        params = [target.tensor for target in optimizer.targets]
+        return [], sampled_label_gradient(closure, params, plan.seed, plan.step)
+
+
+NONE, SPSA = Source(), _StepGradient()
+SOURCES: dict[str, Source] = {s.name: s for s in (SPSA, _OwnBatch(), _Backprop(), _SampledLabels(), NONE)}
+
+
+def source_of(curvature: str | Source) -> Source:
+    """The source of that name, or the source itself.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if isinstance(curvature, Source):
+        return curvature
+    if curvature not in SOURCES:
+        raise ValueError(f"curvature must be one of {', '.join(SOURCES)} or a Source; got {curvature!r}")
+    return SOURCES[curvature]
+
+
+def named(source: Source) -> str:
+    """The name of a source of this module, for recordings and checkpoints.
+
+    Raises:
+        ValueError: If it is from elsewhere.
+    """
+    if SOURCES.get(source.name) is not source:
+        raise ValueError(
+            f"{source!r} is an object that no file can hold; use one of {', '.join(SOURCES)}, or make checkpoints with "
+            "torch.save"
+        )
+    return source.name
+
+
+def a_gnb_of(gradient: Chunk, batch_size: int, shared: bool = False) -> Estimate:
+    """B ĝ ⊙ ĝ by chunks; ``shared`` where ĝ is the step's own g, which may have been drawn already."""
+
+    def estimate(index: int, start: int, end: int, g: Tensor | None) -> Tensor:
+        return functional.a_gnb(g if shared and g is not None else gradient(index, start, end), batch_size)
+
+    return estimate
 
 
 def mean_gradient(closure: Closure, params: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:

@@ -43,11 +43,12 @@ class Direction(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A parameter to perturb: its tensor, its id in `helene.noise`, its name in messages."""
+    """A parameter to perturb: its tensor, its id in `helene.noise`, its name in messages, its layer's position."""
 
     tensor: nn.Parameter
     id: int
     name: str
+    layer: int = 0
 
 
 def chunks(size: int, device: torch.device | None = None) -> Iterator[tuple[int, int]]:

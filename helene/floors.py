@@ -6,9 +6,9 @@ A rule is any callable from a `Layer` to a number above 0. Rules that look at h 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class Layer:
 
 
 class Floor(Protocol):
-    """A rule."""
+    """A rule. It looks at h, and is asked again after each estimate, unless its ``looks_at_h`` is False."""
 
     def __call__(self, layer: Layer) -> float:
         """λ_i of a layer, above 0."""
@@ -50,6 +50,8 @@ class RadiusFloor:
 
     The theorem bounds the update by it, Algorithm 1 floors the curvature with it: see ALG-lambda in `theory/`.
     """
+
+    looks_at_h: ClassVar[bool] = False
 
     radius: float | Sequence[float]
 
@@ -85,3 +87,37 @@ class MeanFloor:
     def __call__(self, layer: Layer) -> float:
         """λ_i of a layer; one read of h."""
         return self.multiple * sum(piece.double().sum().item() for piece in layer.pieces()) / layer.dimension
+
+
+RULES = {rule.__name__: rule for rule in (RadiusFloor, QuantileFloor, MeanFloor)}
+
+
+def as_json(floor: Floor) -> dict[str, Any]:
+    """A rule of this module as JSON takes it, for recordings and checkpoints.
+
+    Raises:
+        ValueError: If it is a rule from elsewhere.
+    """
+    if type(floor) not in RULES.values():
+        raise ValueError(
+            f"the floor {floor!r} is a function, which no file can hold; use a number or a rule of helene.floors, or "
+            "make checkpoints with torch.save"
+        )
+    return {"rule": type(floor).__name__, **asdict(floor)}  # type: ignore[call-overload]
+
+
+def from_json(value: Any) -> Any:
+    """What `as_json` was given; anything else as it is.
+
+    Raises:
+        ValueError: If it names no rule of this module.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    rest = {name: entry for name, entry in value.items() if name != "rule"}
+    if value.get("rule") not in RULES:
+        raise ValueError(f"a floor is the rule {value.get('rule')!r}; known are {', '.join(RULES)}")
+    return RULES[value["rule"]](**rest)
+
+
+torch.serialization.add_safe_globals(list(RULES.values()))  # so that torch.load reads a state_dict that holds one

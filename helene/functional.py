@@ -9,12 +9,15 @@ first is 1). Line numbers are those of Algorithm 1 of the HELENE paper.
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+Number = TypeVar("Number", float, Tensor)
 
-def projected_gradient(loss_plus: Tensor, loss_minus: Tensor, eps: float) -> Tensor:
+
+def projected_gradient(loss_plus: Number, loss_minus: Number, eps: float | Tensor) -> Number:
     r"""c = (L⁺ − L⁻) / (2 eps), the slope of the loss along a direction (SPSA, section 2.1).
 
     On a quadratic this is zᵀ∇L(theta) for every eps; in general the error is O(eps²) from truncation plus
@@ -99,15 +102,10 @@ def helene_step(
     floor: float | Tensor,
     denominator_eps: float,
     weight_decay: float = 0.0,
-    h_correction: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    r"""Lines 7, 14 and 15 of Algorithm 1, h being up to date: the new (theta, m).
-
-    ``h_correction`` multiplies h where it is read; 1 is the paper.
-    """
+    r"""Lines 7, 14 and 15 of Algorithm 1, h being up to date: the new (theta, m)."""
     m = momentum(m, g, beta1, alpha)
     theta = decay(theta, lr, weight_decay)
-    h = h if h_correction == 1.0 else h * h_correction
     return descend(theta, precondition(m, h, gamma, floor, denominator_eps), lr), m
 
 

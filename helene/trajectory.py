@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from helene import floors
+from helene.curvature import Source, named
 from helene.files import write_whole
 
 if TYPE_CHECKING:
     from helene.optimizers.base import Base
 
 FORMAT = 1
-_NOT_HYPER = ("params", "param_names", "step")
 _ANEW = "start a new Trajectory, or set optimizer.trajectory to None to go on unrecorded"
 
 
@@ -76,7 +77,7 @@ class Trajectory:
                 "identity": optimizer.identity(),
                 "device": optimizer.device_class(),
                 "first_step": optimizer.param_groups[0]["step"] + 1,
-                "layers": [_hyper(group) for group in optimizer.param_groups],
+                "layers": [_hyper(optimizer, i) for i in range(len(optimizer.param_groups))],
             }
         )
         optimizer.trajectory = trajectory
@@ -97,14 +98,14 @@ class Trajectory:
                 f"the recording has {len(self.header['layers'])} layers, the optimizer {len(optimizer.param_groups)}; "
                 f"{_ANEW}"
             )
-        if self._checked is not optimizer._targets:  # which is another list when a parameter was frozen or thawed
+        if self._checked is not optimizer.targets:  # which is another list when a parameter was frozen or thawed
             try:
                 optimizer.check_identity(self.header["identity"], "recording")
             except ValueError as err:
                 raise ValueError(f"{err}; {_ANEW}") from err
-            self._checked = optimizer._targets
-        for layer, group in enumerate(optimizer.param_groups):
-            for name, value in _hyper(group).items():
+            self._checked = optimizer.targets
+        for layer in range(len(optimizer.param_groups)):
+            for name, value in _hyper(optimizer, layer).items():
                 before = self.header["layers"][layer].get(name, value)
                 if value != before and not (_is_number(value) and _is_number(before)):
                     raise ValueError(
@@ -115,8 +116,8 @@ class Trajectory:
     def append(self, optimizer: Base, step: int, scalars: list[float]) -> None:
         """Note one step that `check` has let pass (called by the optimizer); the same again changes nothing."""
         number = step - self.header["first_step"]
-        for layer, group in enumerate(optimizer.param_groups):
-            for name, value in _hyper(group).items():
+        for layer in range(len(optimizer.param_groups)):
+            for name, value in _hyper(optimizer, layer).items():
                 known, first = self.changing.get((layer, name)), self.header["layers"][layer].get(name, value)
                 if known is not None:
                     known[number:] = [value]
@@ -155,19 +156,20 @@ class Trajectory:
         before, count = [dict(group) for group in optimizer.param_groups], len(self) if steps is None else steps
         try:
             for group, constants in zip(optimizer.param_groups, self.header["layers"], strict=True):
-                group.update(constants)
-            optimizer._prepare()
+                group.update({name: floors.from_json(value) for name, value in constants.items() if name in group})
             for i in range(count):
                 self._check_step(optimizer, i, step + i)
         except BaseException:
             for group, values in zip(optimizer.param_groups, before, strict=True):
-                group.clear()
                 group.update(values)
-            optimizer._prepare()
             raise
-        for i in range(count):
+        for i, scalars in enumerate(self.scalars[:count]):
             self._set(optimizer, i)
-            optimizer._apply(step + i, self.scalars[i])
+            plan = optimizer.plan(scheduled=False)
+            if scalars:
+                optimizer.apply(plan, scalars)
+            else:
+                optimizer.note(plan, [])  # its losses were not finite, and it moved nothing
 
     def _set(self, optimizer: Base, number: int) -> None:
         for (layer, name), values in self.changing.items():
@@ -176,11 +178,8 @@ class Trajectory:
     def _check_step(self, optimizer: Base, number: int, step: int) -> None:
         """Raise ValueError unless a recorded step can be made, before any is."""
         self._set(optimizer, number)
-        for group in optimizer.param_groups:
-            optimizer._check(group)
-            optimizer._check_shared(group, optimizer.param_groups[0])
-        found, wanted = len(self.scalars[number]), optimizer._num_scalars(step)
-        if found != wanted:
+        found, wanted = len(self.scalars[number]), optimizer.num_scalars_at(step)
+        if found not in (0, wanted):
             raise ValueError(f"step {step} of the trajectory has {found} scalars, the method needs {wanted}")
 
     def save(self, path: str | Path) -> None:
@@ -246,7 +245,8 @@ class Trajectory:
         _expect(isinstance(header["device"], str) and isinstance(header["identity"]["parameters"], list), "no identity")
         for layer in layers:
             for name, value in layer.items():
-                _expect(name not in _NOT_HYPER and isinstance(value, _PLAIN), f"{value!r} as {name} of a layer")
+                _expect(isinstance(value, _PLAIN) or name == "floor", f"{value!r} as {name} of a layer")
+                _expect(name not in ("params", "param_names", "step"), f"{name} of a layer")
         trajectory.scalars = [flat[start:end].tolist() for start, end in pairwise(ends)]
         for key, i in header["changing"].items():
             layer, name = key.split(":", 1)
@@ -273,14 +273,13 @@ def _expect(met: bool, found: str) -> None:
         raise ValueError(f"it holds {found}")
 
 
-def _hyper(group: dict[str, Any]) -> dict[str, Any]:
-    """What of a group the update depends on, as JSON takes it."""
-    kept = {}
-    for name, value in group.items():
-        if name not in _NOT_HYPER:
-            value = value.item() if hasattr(value, "item") else value
-            if value is None or isinstance(value, bool | int | float | str):
-                kept[name] = value
+def _hyper(optimizer: Base, layer: int) -> dict[str, Any]:
+    """Hyper-parameters of a layer as JSON takes them."""
+    kept: dict[str, Any] = {}
+    for name, value in optimizer.hyperparameters(layer).items():
+        if isinstance(value, Source):
+            value = named(value)
+        kept[name] = floors.as_json(value) if callable(value) else value
     return kept
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from synthetic.design import FIRST_ORDER, Config, Design, load, presets
+from synthetic.design import Config, Design, load, presets
 from synthetic.figures.cli import add_figure_commands
 
 _EPILOG = """\
@@ -29,12 +29,6 @@ exit codes:
   1  a cell failed, or a control is off, so that the report flags itself
   2  bad usage or bad input
 """
-# Core-seconds, fitted to one machine: a step of a search, and a step, row and feature of it by method.
-_SECONDS_A_STEP = 1.0e-4
-_SECONDS_AN_ELEMENT = {
-    "mezo": 1.2e-9, "per_layer": 1.2e-9, "per_layer_in_turn": 1.2e-9, "heavy_ball": 1.7e-9
-}  # fmt: skip
-_FEATURES = {"digits_parity": 1797, "digits_16_parity": 1797, "breast_cancer": 569, "iris": 450, "wine": 534}
 _SECONDS_TO_START = 4.0
 
 
@@ -64,17 +58,17 @@ def scaling(arguments: argparse.Namespace) -> int:
     """Run what is missing, then write the report; the exit code is in the help."""
     from helene.lab.dask_executor import DaskExecutor
     from helene.lab.progress import readable_seconds
-    from helene.lab.provenance import provenance
+    from helene.lab.provenance import provenance, public_command
     from helene.lab.report_files import write_text
     from helene.lab.store import Store
     from helene.lab.sweep import sweep
     from helene.noise import NOISE_VERSION
-    from synthetic.run import check, run
+    from synthetic.run import check, cost, run
 
     design = load(arguments.preset, NOISE_VERSION)
     if arguments.jobs < 1:
         raise ValueError(f"--jobs must be at least 1, got {arguments.jobs}; the number of cores is a good choice")
-    command = f"helene scaling --preset {_public(arguments.preset)} --out {_public(str(arguments.out))}"
+    command = public_command(["helene", "scaling", "--preset", arguments.preset, "--out", str(arguments.out)])
     folder = arguments.out / "scaling"
     write_text(folder / ".writable", "")  # an unwritable folder must be known before the work, not after it
     (folder / ".writable").unlink()
@@ -89,8 +83,10 @@ def scaling(arguments: argparse.Namespace) -> int:
         number, missing = _missing(design, store)
         check(missing)
         seconds = sum(cost(config) for config in missing) / max(places, 1) + _SECONDS_TO_START
-        said = f"{number - len(missing)} of {number} cells are there already; "
-        about = f"{said}about {readable_seconds(seconds)} on {where}" if missing else "nothing to run"
+        about = "nothing to run"
+        if missing:
+            about = f"{number - len(missing)} of {number} cells are there already; "
+            about += f"about {readable_seconds(seconds)} on {where}"
         print(f"{design.title}\n{about}; results go to {folder}", file=sys.stderr)
         records = sweep(
             "scaling",
@@ -102,7 +98,7 @@ def scaling(arguments: argparse.Namespace) -> int:
             cost=cost,
             executor=executor,
         )
-    from synthetic.report import write_report
+    from synthetic.report.write import write_report
 
     answer, sound = write_report(arguments.out, design, records, command, facts)
     print(answer)
@@ -117,32 +113,3 @@ def _missing(design: Design, store: Any) -> tuple[int, list[Config]]:
     done = {record.key for record in store.records("scaling") if not record.failed}
     cells = {config_key(config): config for config in design.configs}
     return len(cells), [config for key, config in cells.items() if key not in done]
-
-
-def cost(config: Config) -> float:
-    """Expected core-seconds of a cell, within a factor of two or so on a machine of today."""
-    problem = config["problem"]
-    groups, kind = problem["layers"], problem["kind"]
-    d, width = sum(n * w for n, w in groups), max(w for _, w in groups)
-    if "control" in config:
-        size = width if config["control"] == "per_layer" else d
-        few = kind == "quadratic" and len(groups) == 1 and "levels" in problem.get("spectrum", {})
-        factor = 1.0 if few else {"coupled": 25.0, "regression": 5.0}.get(kind, 4.0)
-        return 0.01 if kind == "gram" else factor * (0.05 + 6e-4 * size)
-    method = config["method"]
-    if kind == "gram":
-        return (4e-4 if method == "heavy_ball" else 8e-5) * d
-    if method in FIRST_ORDER:
-        slow = method in ("theorem", "theorem_one_clip") and kind in ("regression", "coupled")
-        return 0.08 * width if slow else 0.01
-    steps = 50 + 6 * (width if method == "per_layer" else d)
-    rows = 1.5 * 24 * len(config["seeds"]["tuning"]) + len(config["seeds"]["test"])
-    each = _SECONDS_AN_ELEMENT.get(method, 5.5e-9)
-    if kind == "regression":  # most of it is in the features, whatever the method
-        d, each = d + _FEATURES.get(problem["data"], 18000), 3e-9
-    share = 0.25 if method == "mezo" and kind == "quadratic" and d >= 64 else 1.0  # goes a block of steps at a time
-    return 0.02 + share * steps * (_SECONDS_A_STEP + each * rows * d)
-
-
-def _public(path: str) -> str:
-    return Path(path).name if os.path.isabs(path) else path

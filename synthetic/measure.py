@@ -21,10 +21,9 @@ from helene.lab.records import Record, write_jsonl
 from helene.lab.store import Store
 from helene.lab.sweep import sweep
 from helene.noise import NOISE_VERSION
-from synthetic.cli import cost
 from synthetic.design import load
-from synthetic.run import run
-from synthetic.speed import directions_over_randn, share_of_floor
+from synthetic.run import cost, run
+from synthetic.simulation.speed import directions_over_randn, share_of_floor
 
 EXPERIMENT = "speed"
 FLOOR_CELLS = ((1, 256), (8, 32), (8, 64), (16, 64), (32, 128))

@@ -9,17 +9,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from synthetic.controls import predict_cell
-from synthetic.design import STATUS_OF, trials
-from synthetic.gram import run_gram
+from synthetic.control_theory.predict import predict_cell
+from synthetic.design import FIRST_ORDER, STATUS_OF, Config, trials
 from synthetic.methods import METHODS
 from synthetic.methods.base import Trial
-from synthetic.outcome import OUT_OF_BUDGET, REACHED, Outcome
+from synthetic.methods.scale import predicted_steps, scale_of
 from synthetic.problems import Problem, build
-from synthetic.scale import predicted_steps, scale_of
-from synthetic.simulator import simulate
-from synthetic.starts import starts
+from synthetic.problems.starts import starts
+from synthetic.simulation.gram import run_gram
+from synthetic.simulation.outcome import OUT_OF_BUDGET, REACHED, Outcome
+from synthetic.simulation.simulator import simulate
 
+# Core-seconds, fitted to one machine: a step of a search, and a step, row and feature of it by method.
+_SECONDS_A_STEP = 1.0e-4
+_SECONDS_AN_ELEMENT = {
+    "mezo": 1.2e-9, "per_layer": 1.2e-9, "per_layer_in_turn": 1.2e-9, "heavy_ball": 1.7e-9
+}  # fmt: skip
+_FEATURES = {"digits_parity": 1797, "digits_16_parity": 1797, "breast_cancer": 569, "iris": 450, "wine": 534}
 _LETTER = {status: letter for letter, status in STATUS_OF.items()}
 
 
@@ -28,6 +34,31 @@ def run(config: dict[str, Any]) -> dict[str, Any]:
     if "control" in config:
         return predict_cell(config)
     return run_gram(config) if config["problem"]["kind"] == "gram" else run_cell(config)
+
+
+def cost(config: Config) -> float:
+    """Expected core-seconds of a cell, within a factor of two or so on a machine of today."""
+    problem = config["problem"]
+    groups, kind = problem["layers"], problem["kind"]
+    d, width = sum(n * w for n, w in groups), max(w for _, w in groups)
+    if "control" in config:
+        size = width if config["control"] == "per_layer" else d
+        few = kind == "quadratic" and len(groups) == 1 and "levels" in problem.get("spectrum", {})
+        factor = 1.0 if few else {"coupled": 25.0, "regression": 5.0}.get(kind, 4.0)
+        return 0.01 if kind == "gram" else factor * (0.05 + 6e-4 * size)
+    method = config["method"]
+    if kind == "gram":
+        return (4e-4 if method == "heavy_ball" else 8e-5) * d
+    if method in FIRST_ORDER:
+        slow = method in ("theorem", "theorem_one_clip") and kind in ("regression", "coupled")
+        return 0.08 * width if slow else 0.01
+    steps = 50 + 6 * (width if method == "per_layer" else d)
+    rows = 1.5 * 24 * len(config["seeds"]["tuning"]) + len(config["seeds"]["test"])
+    each = _SECONDS_AN_ELEMENT.get(method, 5.5e-9)
+    if kind == "regression":  # most of it is in the features, whatever the method
+        d, each = d + _FEATURES.get(problem["data"], 18000), 3e-9
+    share = 0.25 if method == "mezo" and kind == "quadratic" and d >= 64 else 1.0  # goes a block of steps at a time
+    return 0.02 + share * steps * (_SECONDS_A_STEP + each * rows * d)
 
 
 def check(configs: Sequence[dict[str, Any]]) -> None:

@@ -75,7 +75,7 @@ def test_the_table_of_methods():
             optimizer.step(*closures)
         assert optimizer.forwards_at(2) == int(forwards), name
         assert counts["elements"] == 100 * int(draws), name
-        assert len(optimizer._STATE) == int(state), name
+        assert len(optimizer.state_names) == int(state), name
         assert optimizer.replayable == (replayable in ("yes", "spsa")), name
         curved = "curvature" in optimizer.param_groups[0] and name != "SophiaG"
         assert (replayable == "spsa") == curved, name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,22 +10,6 @@ from torch import Tensor
 from helene.directions import Direction, Target, write_perturbed
 from helene.engine.plan import Plan, Unit
 from helene.kernels.tiles import Piece, Tiles, tables_of
-
-
-class Deferred(NamedTuple):
-    """An update that is made where the next copies are written.
-
-    Attributes:
-        method: A code of `helene.kernels.methods`.
-        stochastic: Whether 16-bit parameters are rounded stochastically.
-        before: Control, values and hyper-parameters of its step.
-        pieces: Each parameter with its state.
-    """
-
-    method: int
-    stochastic: bool
-    before: tuple[Tensor, Tensor, Tensor]
-    pieces: list[Piece]
 
 
 class Copies:
@@ -40,8 +23,6 @@ class Copies:
         control: int64 on the device: seed, step, draw.
         values: float32 on the device, the first is eps.
         key: Gives the direction and eps of the current step, for the path without kernels.
-        deferred: The update that is made with the copies, if any: with a unit's where both signs are written at once,
-            of all other parameters by `write_early`.
     """
 
     def __init__(
@@ -53,7 +34,6 @@ class Copies:
         control: Tensor,
         values: Tensor,
         key: Callable[[], tuple[Direction, float]],
-        deferred: Deferred | None = None,
     ) -> None:
         self.targets, self.plan, self.fused, self.control, self.values = targets, plan, fused, control, values
         self.key = key
@@ -66,20 +46,8 @@ class Copies:
         if plan.resident is not None:
             self._store = torch.empty(2 * plan.resident.size, dtype=torch.uint8, device=device)
             self._resident = self._views_of(plan.resident, self._store, 0, True)
-        self._deferred = deferred
-        self._moving: list[list[Tiles]] = [[] for _ in plan.units]  # tables of what a unit updates and copies
-        self._tiles: list[list[Tiles]] = [[] for _ in plan.units]  # and of what it copies only
-        self._resident_tiles = self._tables(plan.resident, set(), False) if fused and plan.resident else []
-        seen = {i for call in plan.calls if call.rows for i in call.owned}  # read before any unit
-        late: set[int] = set()
-        for u, unit in enumerate(plan.units if fused else ()):
-            moving = set(unit.owned) - seen if deferred is not None and unit.together else set()
-            self._moving[u] = self._tables(unit, moving, True)
-            self._tiles[u] = self._tables(unit, moving, False)
-            seen |= set(unit.owned)
-            late |= moving
-        pieces = deferred.pieces if deferred is not None else []
-        self._early = tables_of([piece for i, piece in enumerate(pieces) if i not in late])
+        self._tiles = [self._tables(unit) if fused else [] for unit in plan.units]
+        self._resident_tiles = self._tables(plan.resident) if fused and plan.resident else []
         self._row_tiles: dict[int, Tiles] = {}
         if fused:
             for call in plan.calls:
@@ -103,25 +71,15 @@ class Copies:
         """Copies that a lane reads during a unit: parameter's index -> tensor of its shape."""
         return self._resident[sign] if unit < 0 else {**self._resident[sign], **self._views[unit][sign]}
 
-    def write_early(self) -> None:
-        """Update what is read before its unit is written, or whose unit has room for one sign."""
-        if self._deferred is None:
-            return
-        from helene.kernels import launch
-
-        method, stochastic, before, _ = self._deferred
-        for table in self._early:
-            launch.update(table, method, *before, stochastic=stochastic)
-
     def write_resident(self) -> None:
         """Write the copies that last for the whole forward."""
         if self.plan.resident is not None:
-            self._write(self.plan.resident, self._resident, [], self._resident_tiles, self._store, 0, (1, -1))
+            self._write(self.plan.resident, self._resident, self._resident_tiles, self._store, 0, (1, -1))
 
     def write(self, unit: int, signs: tuple[int, ...]) -> None:
         """Write a unit's copies; both signs in one pass where both are asked for."""
         it = self.plan.units[unit]
-        self._write(it, self._views[unit], self._moving[unit], self._tiles[unit], self.ring, it.start, signs)
+        self._write(it, self._views[unit], self._tiles[unit], self.ring, it.start, signs)
 
     def rows(self, sign: int, index: int, ids: Tensor) -> Tensor:
         """Rows of a perturbed matrix."""
@@ -133,7 +91,6 @@ class Copies:
         self,
         unit: Unit,
         views: dict[int, dict[int, Tensor]],
-        moving: list[Tiles],
         tiles: list[Tiles],
         buffer: Tensor,
         start: int,
@@ -151,13 +108,6 @@ class Copies:
             first = start + unit.size if sign < 0 and unit.together else start
             return buffer[first : first + unit.size].view(dtype)
 
-        for table in moving:
-            assert self._deferred is not None
-            method, stochastic, before, _ = self._deferred
-            plus, minus = region(1, table.base.dtype), region(-1, table.base.dtype)
-            launch.update_and_perturb(
-                table, plus, minus, method, before, self.control, self.values, stochastic=stochastic
-            )
         for table in tiles:
             found = [region(s, table.base.dtype) if s in signs else None for s in (1, -1)]
             launch.perturb(table, found[0], found[1], self.control, self.values)
@@ -171,14 +121,11 @@ class Copies:
                 found[sign][index] = flat.view(like.shape)
         return found
 
-    def _tables(self, unit: Unit, moving: set[int], wanted: bool) -> list[Tiles]:
-        """Tables of a unit's parameters that are (or are not) among the moving ones."""
+    def _tables(self, unit: Unit) -> list[Tiles]:
+        """Tables of a unit's parameters."""
         pieces = []
         for index, offset in zip(unit.owned, unit.offsets, strict=True):
-            if (index in moving) == wanted:
-                target = self.targets[index]
-                piece = Piece(target.tensor.detach(), target.id)
-                if wanted and self._deferred is not None:
-                    piece = self._deferred.pieces[index]
-                pieces.append(piece._replace(out=offset // target.tensor.element_size()))
+            target = self.targets[index]
+            out = offset // target.tensor.element_size()
+            pieces.append(Piece(target.tensor.detach(), target.id, out))
         return tables_of(pieces)

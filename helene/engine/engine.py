@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from helene.engine import batches, reasons
 from helene.engine.control import Control
-from helene.engine.lanes import Worker, in_lane
+from helene.engine.lanes import Worker
 from helene.engine.pair import Streams
 from helene.engine.parallel import Ranks
 from helene.engine.plan import UNIT_BYTES
@@ -21,6 +21,7 @@ from helene.engine.shape import Setting
 from helene.engine.steps import Steps
 from helene.engine.updates import FusedUpdates
 from helene.optimizers.zeroth import ZerothOrder
+from helene.plan import StepPlan
 
 Loss = Callable[[nn.Module, Any], Any]
 
@@ -47,11 +48,6 @@ class Engine:
         loss: ``loss(model, batch)`` gives the scalar loss of a batch, by default ``model(**batch).loss``. It must give
             the same value at the same point: no dropout.
         capture: Whether to use CUDA graphs.
-        deferred: Whether the update of a captured step is made by the next one, in the pass that writes its copies:
-            one read of the parameters less, at two draws in one kernel. On an H200 HELENE's steps are 2 to 3 % faster
-            so, MeZO's 1 to 5 % slower. Until then parameters and state are those before the update. Making it
-            first is up to whoever reads or writes them by hand (`flush`); the model's own forward and its and the
-            optimizer's ``state_dict`` and ``load_state_dict`` see to it themselves.
         concurrent: Whether the two forwards may share the GPU at one time: faster where a batch does not fill it. Their
             activations are then held at the same time, but for what follows a layer too large for the ring.
         scratch_bytes: Size of the ring, by default a few of the largest layers.
@@ -75,7 +71,6 @@ class Engine:
         loss: Loss | None = None,
         *,
         capture: bool = True,
-        deferred: bool = False,
         concurrent: bool = True,
         scratch_bytes: int | None = None,
         unit_bytes: int = UNIT_BYTES,
@@ -95,26 +90,22 @@ class Engine:
                 raise ValueError(f"{name} must be 1 or above, got {value!r}")
         self.model, self.optimizer, self.loss = model, optimizer, loss or _default_loss
         self._plan_options = {"unit_bytes": unit_bytes, "ring_bytes": scratch_bytes}
-        self._may_capture, self._deferred, self._direct = capture, deferred, False
+        self._may_capture, self._direct = capture, False
         self._buckets, self._side = sorted(buckets or ()), padding_side
         self._padding = {**batches.PADDING, **(padding or {})}
         self._check_every, self._max_shapes = check_every, max_shapes
         self.ranks = Ranks(group)
         self._workers = Worker(), Worker()
-        self._streams = Streams(optimizer._targets[0].tensor.device, concurrent)
+        self._streams = Streams(optimizer.targets[0].tensor.device, concurrent)
         self._told: set[str] = set()
         self._mode = self._reason = self._plain_reason = ""
         self._setting: Setting
         self._updates: FusedUpdates
         self._steps: Steps
-        self._look()
-        self._check_ranks()
+        plan = optimizer.plan()
+        self._look(plan)
+        self._check_ranks(plan)
         optimizer.register_state_dict_pre_hook(lambda *_: self._updates.settle())
-        if deferred:
-            optimizer.register_load_state_dict_pre_hook(lambda *_: self._updates.pay())
-            model.register_state_dict_pre_hook(lambda *_: self._updates.pay())
-            model.register_load_state_dict_pre_hook(lambda *_: self._updates.pay())
-            model.register_forward_pre_hook(lambda *_: None if in_lane() else self._updates.pay())
 
     @property
     def mode(self) -> str:
@@ -150,36 +141,37 @@ class Engine:
             return self._step(batch)
 
     def _step(self, batch: Any) -> Tensor:
-        step = self.optimizer._begin()
         self._updates.raise_trouble()
-        if self._steps.changed():
+        plan = self.optimizer.plan()
+        self.optimizer.begin(plan)
+        if self._steps.changed(plan):
             self._updates.settle()
-            self._look()
-        if step % self._check_every == 0:
-            self._check_ranks()
+            self._look(plan)
+        if plan.step % self._check_every == 0:
+            self._check_ranks(plan)
         batch = batches.plain(batch)
         if self._buckets:
             batch = batches.pad_to_bucket(batch, self._buckets, self._padding, self._side)
         if self._plain_reason:
             return self._plain(batch)
-        loss, self._mode, self._reason = self._steps.make(step, batches.Layout(batch), self._direct)
+        loss, self._mode, self._reason = self._steps.make(plan, batches.Layout(batch), self._direct)
         return loss
 
     def flush(self) -> None:
-        """Make an update that is still to come, bring the optimizer's statistics and trajectory up to date, and wait.
+        """Bring the optimizer's statistics and trajectory up to date, and wait.
 
         Raises:
             FloatingPointError: If a loss was not finite.
         """
         self._updates.flush()
 
-    def _look(self) -> None:
+    def _look(self, plan: StepPlan) -> None:
         """Look at model and optimizer anew, forgetting all shapes."""
-        optimizer, targets = self.optimizer, self.optimizer._targets
+        optimizer, targets = self.optimizer, self.optimizer.targets
         device = targets[0].tensor.device
         self._mode, self._reason = "eager", ""
         slow = reasons.not_fused(targets)
-        self._plain_reason = reasons.plain(self.model, optimizer)
+        self._plain_reason = reasons.plain(self.model, plan)
         no_graph = "no CUDA device" if device.type != "cuda" else slow
         if not self._may_capture:
             no_graph = "capture=False"
@@ -187,8 +179,10 @@ class Engine:
         self._setting = Setting(
             self.model, self.loss, targets, not slow, control, self._streams, self._workers, self._plan_options
         )
-        self._updates = FusedUpdates(optimizer, control, self._deferred)
-        self._steps = Steps(self._setting, optimizer, self._updates, self.ranks, no_graph, self._max_shapes, self._tell)
+        self._updates = FusedUpdates(optimizer, control)
+        self._steps = Steps(
+            self._setting, optimizer, plan, self._updates, self.ranks, no_graph, self._max_shapes, self._tell
+        )
         if self._plain_reason:
             self._tell(f"steps are made by optimizer.step: {self._plain_reason}")
         elif no_graph:
@@ -200,11 +194,9 @@ class Engine:
         self._mode, self._reason = "plain", self._plain_reason
         return self.optimizer.step(lambda: self.loss(self.model, batch))
 
-    def _check_ranks(self) -> None:
-        groups = self.optimizer.param_groups
-        settings = [[(k, v) for k, v in g.items() if isinstance(v, bool | int | float | str)] for g in groups]
-        numbers = groups[0]["seed"], groups[0]["step"], zlib.crc32(repr(settings).encode())
-        self.ranks.check(self.optimizer._targets, numbers, "seed, step or a hyper-parameter")
+    def _check_ranks(self, plan: StepPlan) -> None:
+        numbers = plan.seed, plan.step, zlib.crc32(plan.fingerprint().encode())
+        self.ranks.check(self.optimizer.targets, numbers, "seed, step or a hyper-parameter")
 
     def _tell(self, message: str) -> None:
         if message not in self._told:

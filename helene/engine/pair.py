@@ -132,7 +132,6 @@ class Pair:
 
     def _run(self, lanes: list[Lane]) -> None:
         plan, streams = self.copies.plan, self.streams
-        self.copies.write_early()
         here = streams.current()
         for stream in streams:
             streams.join(stream, here)

@@ -6,25 +6,33 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from helene.curvature import NONE
 from helene.directions import Target
 from helene.kernels import backend
-from helene.optimizers.curved import Curved
-from helene.optimizers.zeroth import ZerothOrder
+from helene.optimizers.measurement import Pairs
+from helene.plan import Probing, StepPlan
 from helene.probe import is_compiled
+from helene.rules import CurvatureRule
 
 
-def plain(model: nn.Module, optimizer: ZerothOrder) -> str:
-    """Why a step is not one pair of probes of the whole model, in one line."""
-    hyper, name = optimizer.param_groups[0], type(optimizer).__name__
-    measure = type(optimizer)._measure
-    if measure not in (ZerothOrder._measure, Curved._measure):
-        return f"{name} measures more than one pair of losses"
-    if hyper["num_directions"] != 1 or not hyper["two_sided"]:
+def not_one_pair(plan: StepPlan) -> str:
+    """Why a step measures something else than the pair of one gaussian direction, in one line."""
+    probing, rule = plan.probing, plan.rules[0]
+    if type(plan.measurement) is not Pairs or not isinstance(probing, Probing):
+        return f"{plan.method} measures more than one pair of losses"
+    if probing.num_directions != 1 or not probing.two_sided:
         return "num_directions is not 1 or two_sided is off"
-    if hyper["distribution"] != "gaussian" or hyper["direction_per_layer"]:
+    if not probing.is_one_gaussian:
         return "directions are not gaussian ones of the whole model"
-    if hyper.get("curvature", "none") not in ("none", "spsa"):
-        return f"the curvature source {hyper['curvature']!r} has a batch or a backward of its own"
+    if isinstance(rule, CurvatureRule) and not (rule.curvature is NONE or rule.curvature.of_step):
+        return f"the curvature source {rule.curvature.name!r} has a batch or a backward of its own"
+    return ""
+
+
+def plain(model: nn.Module, plan: StepPlan) -> str:
+    """Why a step is not one pair of probes of the whole model, in one line."""
+    if reason := not_one_pair(plan):
+        return reason
     if is_compiled(model):
         return "the model is compiled, so its modules' hooks do not run"
     if len({p.device for p in model.parameters()}) > 1:

@@ -12,7 +12,7 @@ from helene.directions import Direction, Target
 from helene.engine.batches import Layout, Static
 from helene.engine.capture import capturing, give_up
 from helene.engine.control import Control
-from helene.engine.copies import Copies, Deferred
+from helene.engine.copies import Copies
 from helene.engine.lanes import Worker
 from helene.engine.pair import Pair, Streams
 from helene.engine.plan import SMALL_BYTES, UNIT_BYTES, Call, Changed, Plan, make_plan, trace
@@ -81,7 +81,6 @@ class Shape:
         self.losses: Tensor | None = None
         self.read: set[int] = set()
         self.trouble = ""
-        self._deferred: Deferred | None = None
         self._calls: list[Call] | None = None
         self._resident: set[int] = set()
         self._copies: Copies | None = None
@@ -106,7 +105,7 @@ class Shape:
             _check_random(before, self.setting.device)
             if versions(self.static.leaves) != written:
                 raise ValueError("the loss writes to the batch, so that L⁻ sees another one than L⁺; let it copy first")
-            if not self.steps and self._deferred is None:
+            if not self.steps:
                 check_independence((plus, minus), self._alone)
             return plus, minus
         raise ValueError(_UNPREDICTABLE)
@@ -148,20 +147,17 @@ class Shape:
         calls = self._copies.plan.calls
         return any(i in call.owned for call in calls for i in indices)
 
-    def capture(self, update: Callable[[], None], apart: bool, deferred: Deferred | None, direct: bool = False) -> None:
+    def capture(self, update: Callable[[], None], apart: bool, direct: bool = False) -> None:
         """Capture the forwards and what follows them.
 
         Args:
             update: Enqueues what follows, given the losses.
             apart: Whether that is a graph of its own.
-            deferred: An update of the step before, to be made where this one's copies are written.
             direct: Do not capture, enqueue everything anew at each replay; for tests where there is no GPU.
 
         Raises:
             RuntimeError: If something in the forward cannot be captured.
         """
-        if deferred is not None:
-            self._deferred, self._copies = deferred, None
         if direct:
             self.graph = _Direct(lambda: self._enqueue(None if apart else update))
             self.tail = _Direct(update) if apart else None
@@ -176,7 +172,7 @@ class Shape:
                 self.setting.pool = None
                 give_up(graphs, here)
                 if self._copies is not None:  # else the plan was wrong, and another may do
-                    self._deferred = self._copies = None  # steps without a graph make their update at once
+                    self._copies = None
                     raise
         raise RuntimeError(_UNPREDICTABLE)
 
@@ -217,7 +213,6 @@ class Shape:
                 setting.control.control,
                 setting.control.values,
                 lambda: (setting.direction, setting.eps),
-                self._deferred,
             )
             setting.ring = self._copies.ring
         return self._copies

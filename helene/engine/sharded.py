@@ -15,11 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from helene.curvature import NONE
 from helene.directions import Direction, Target, write_perturbed
 from helene.engine.parallel import Ranks
-from helene.optimizers.curved import Curved
+from helene.optimizers.measurement import Pairs
 from helene.optimizers.zeroth import ZerothOrder
+from helene.plan import Probing, StepPlan
 from helene.probe import Closure, Probe, scalar_loss
+from helene.rules import CurvatureRule, HeleneRule
+from helene.swap import Scratch
 
 
 def sharded(cls: type[ZerothOrder], model: nn.Module, group: Any = None, **options: Any) -> Any:
@@ -40,25 +44,17 @@ def sharded(cls: type[ZerothOrder], model: nn.Module, group: Any = None, **optio
             curvature that takes a backward.
         RuntimeError: If ranks differ in seed, a hyper-parameter or the names of parameters.
     """
-    if cls._measure not in (ZerothOrder._measure, Curved._measure):
-        raise ValueError(
-            f"{cls.__name__} measures more than pairs of losses; use MeZO, HELENE or another that does not"
-        )
-    if options.get("distribution", "gaussian") == "sphere" or options.get("direction_per_layer"):
-        raise ValueError("of a sharded model each rank knows its part of z: distribution and layers must be the usual")
-    if options.get("curvature", "spsa") not in ("spsa", "none"):
-        raise ValueError(f"the curvature source {options['curvature']!r} takes a backward or a batch of its own")
-    named, offsets = [], {}
+    named, places = [], {}
     for name, p in model.named_parameters():
         if p.requires_grad:
             local, offset = _local(p, name)
             named.append((name, nn.Parameter(local)))
-            offsets[name] = offset
-    kind = type(f"Sharded{cls.__name__}", (_Sharded, cls), {"_offsets": offsets, "_whole": model, "_group": group})
+            places[name] = Place(offset, p.numel())
+    kind = type(f"Sharded{cls.__name__}", (_Sharded, cls), {"_places": places, "_whole": model, "_group": group})
     optimizer = kind(named, **options)
-    hyper = {k: v for k, v in optimizer.param_groups[0].items() if isinstance(v, bool | int | float | str)}
+    told = [zlib.crc32(text.encode()) for text in (repr([name for name, _ in named]), optimizer.plan().fingerprint())]
     Ranks(group).check_numbers(
-        [zlib.crc32(repr([name for name, _ in named]).encode()), zlib.crc32(repr(hyper).encode())],
+        told,
         named[0][1].device,
         "the names of parameters, seed or a hyper-parameter",
     )
@@ -83,41 +79,73 @@ def _local(p: Any, name: str) -> tuple[Tensor, int]:
     return local, min(rank * -(-p.shape[0] // size), p.shape[0]) * (p.numel() // p.shape[0])
 
 
+class Place(NamedTuple):
+    """Where a rank's elements of a parameter begin, and how many the whole has."""
+
+    offset: int
+    numel: int
+
+
 class _Part(NamedTuple):
     """A direction of whole parameters, seen from a rank's shards."""
 
     whole: Direction
-    offsets: Mapping[int, int]
+    places: Mapping[int, Place]
 
     def chunk(
         self, parameter: int, start: int, end: int, device: torch.device, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        offset = self.offsets[parameter]
+        offset = self.places[parameter].offset
         return self.whole.chunk(parameter, offset + start, offset + end, device, dtype)
 
 
 class _Sharded(ZerothOrder):
-    _offsets: Mapping[str, int]
+    _places: Mapping[str, Place]
     _whole: nn.Module
     _group: Any
-    _probe: _InPlace
 
     def _prepare(self) -> None:
+        self._by_id: dict[int, Place] = {}
         super()._prepare()
-        self._by_id = {target.id: self._offsets[target.name] for target in self._targets}
-        self._probe = _InPlace(self._targets, self._whole, self._group)
-        self._probes = [self._probe]
+        self._by_id = {target.id: self._places[target.name] for target in self.targets}
 
-    def _direction(self, step: int, draw: int = 0) -> Any:
-        return _Part(super()._direction(step, draw), self._by_id)
+    def plan(self, scheduled: bool = True) -> StepPlan:
+        plan = super().plan(scheduled)
+        if reason := not_shared(plan):
+            raise ValueError(f"of a sharded model each rank holds a part: {reason}; use MeZO or HELENE as they come")
+        return plan
 
-    def _words(self, draw: int, target: Target, span: slice) -> Tensor:
-        offset = self._by_id[target.id]
-        return super()._words(draw, target, slice(offset + span.start, offset + span.stop))
+    def numel(self, target: Target) -> int:
+        return self._places[target.name].numel
 
-    def _loss(self, closure: Closure) -> Tensor:
+    def _make_probe(self, targets: list[Target], scratch: Scratch | None = None) -> Probe:
+        return _InPlace(targets, self._whole, self._group)
+
+    def direction(self, plan: StepPlan, draw: int = 0) -> Any:
+        return _Part(super().direction(plan, draw), self._by_id)
+
+    def words(self, plan: StepPlan, draw: int, target: Target, span: slice) -> Tensor:
+        offset = self._by_id[target.id].offset
+        return super().words(plan, draw, target, slice(offset + span.start, offset + span.stop))
+
+    def loss_here(self, closure: Closure) -> Tensor:
+        assert isinstance(self.probe, _InPlace)
         with torch.no_grad():
-            return scalar_loss(self._probe._mean(closure))
+            return scalar_loss(self.probe.mean(closure))
+
+
+def not_shared(plan: StepPlan) -> str:
+    """Why ranks that hold a part each cannot make a step, in one line, or nothing."""
+    probing, rule = plan.probing, plan.rules[0]
+    if type(plan.measurement) is not Pairs or not isinstance(probing, Probing):
+        return f"{plan.method} measures more than pairs of losses"
+    if probing.distribution == "sphere" or probing.direction_per_layer:
+        return "z on a sphere and directions by layer need the whole of z"
+    if isinstance(rule, CurvatureRule) and not (rule.curvature is NONE or rule.curvature.of_step):
+        return f"the curvature source {rule.curvature.name!r} takes a backward or a batch of its own"
+    if any(isinstance(r, HeleneRule) and r.floor_follows_h for r in plan.rules):
+        return "a floor that follows h needs the whole of h; a number or RadiusFloor does not"
+    return ""
 
 
 class _InPlace(Probe):
@@ -134,14 +162,15 @@ class _InPlace(Probe):
         try:
             write_perturbed([target.tensor.data for target in self.targets], self.targets, direction, radius)
             self._forget_gathered()
-            loss = self._mean(closure)
+            loss = self.mean(closure)
         finally:
             for target, value in zip(self.targets, kept, strict=True):
                 target.tensor.data.copy_(value)
             self._forget_gathered()
         return scalar_loss(loss)
 
-    def _mean(self, closure: Closure) -> Tensor:
+    def mean(self, closure: Closure) -> Tensor:
+        """The mean of the ranks' losses."""
         value = closure()
         loss = value.detach().clone() if isinstance(value, Tensor) else torch.tensor(float(value))
         dist.all_reduce(loss, group=self.group)

@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from helene import functional
 from helene.directions import Direction
 from helene.engine.batches import Layout
 from helene.engine.parallel import Ranks
 from helene.engine.shape import Setting, Shape
 from helene.engine.updates import FusedUpdates
 from helene.engine.watch import ModelWatch, OptimizerWatch
+from helene.optimizers.measurement import Measured
 from helene.optimizers.zeroth import ZerothOrder
+from helene.plan import Probing, StepPlan
 from helene.probe import scalar_loss, strangers
 from helene.reads import BufferWatch
 from helene.undo import deferred_interrupts
@@ -35,6 +38,7 @@ class Steps:
     Args:
         setting: What the shapes have in common.
         optimizer: Whose steps these are.
+        plan: Of the coming step; later ones have its structure.
         updates: Those of captured steps.
         ranks: The processes that share the run.
         no_graph: Why steps are not captured, in one line; empty where they are.
@@ -49,6 +53,7 @@ class Steps:
         self,
         setting: Setting,
         optimizer: ZerothOrder,
+        plan: StepPlan,
         updates: FusedUpdates,
         ranks: Ranks,
         no_graph: str,
@@ -58,19 +63,19 @@ class Steps:
         self._setting, self._optimizer, self._updates, self._ranks = setting, optimizer, updates, ranks
         self._no_graph, self._max_shapes, self._tell = no_graph, max_shapes, tell
         self.shapes: OrderedDict[Any, Shape] = OrderedDict()
-        self._optimizer_watch = OptimizerWatch(optimizer)
+        self._optimizer_watch = OptimizerWatch(optimizer, plan)
         self._model_watch = ModelWatch(setting.model)
         self._is_first = True
 
-    def changed(self) -> bool:
+    def changed(self, plan: StepPlan) -> bool:
         """Whether model or optimizer are other than a captured step has seen them."""
-        return self._optimizer_watch.changed() or self._model_watch.changed()
+        return self._optimizer_watch.changed(plan) or self._model_watch.changed()
 
-    def make(self, step: int, layout: Layout, direct: bool = False) -> Made:
+    def make(self, plan: StepPlan, layout: Layout, direct: bool = False) -> Made:
         """One update.
 
         Args:
-            step: Its number.
+            plan: What it does.
             layout: The batch.
             direct: Enqueue captured steps anew at each replay, see `Shape.capture`; for tests.
 
@@ -79,19 +84,19 @@ class Steps:
             FloatingPointError: If a loss is not finite, of a captured step perhaps later.
             RuntimeError: If a rank has died.
         """
-        shape, group = self._shape_of(layout), self._optimizer.param_groups[0]
-        self._setting.direction, self._setting.eps = Direction(group["seed"], step), group["eps"]
+        shape, probing = self._shape_of(layout), plan.probing
+        assert isinstance(probing, Probing)
+        self._setting.direction, self._setting.eps = Direction(plan.seed, plan.step), probing.eps
         if shape.graph is None and shape.steps and not shape.trouble and (direct or not self._no_graph):
-            self._updates.pay()
-            self._capture(shape, direct)
+            self._capture(shape, plan, direct)
             self._look_at_model()
         if shape.graph is not None:
             with deferred_interrupts(self._ranks.size == 1):  # other ranks may be gone, and must not be waited for
-                self._updates.begin(step, True)
-                made = self._replay(shape, step)
+                made = self._replay(shape, plan)
         else:
-            self._updates.begin(step, False)
-            made = self._eager(shape, step)
+            self._updates.settle()
+            self._updates.begin(plan)
+            made = self._eager(shape, plan)
             self._look_at_model()
         shape.steps += 1
         self._optimizer.last_loss = made.loss
@@ -112,7 +117,7 @@ class Steps:
         """A forward that Python has run may have made a buffer anew."""
         self._model_watch = ModelWatch(self._setting.model)
 
-    def _eager(self, shape: Shape, step: int) -> Made:
+    def _eager(self, shape: Shape, plan: StepPlan) -> Made:
         buffers = BufferWatch(self._setting.model) if self._is_first else None
         losses = torch.stack(shape.pair())
         self._ranks.add(losses)  # before any rank may raise, or the others would wait for it
@@ -123,39 +128,43 @@ class Steps:
                 self._tell(told)
         if shape.losses is None:
             shape.losses = torch.empty_like(losses)
-        pair = losses.double() / self._ranks.size
-        slope = ((pair[0] - pair[1]) / (2.0 * self._setting.eps)).item()
-        self._optimizer._apply(step, [slope])
-        reason = self._no_graph or shape.trouble or "first step of this batch shape"
-        return Made(losses.mean() / self._ranks.size, "eager", reason)
+        loss = self._finish(plan, losses)
+        return Made(loss, "eager", self._no_graph or shape.trouble or "first step of this batch shape")
 
-    def _replay(self, shape: Shape, step: int) -> Made:
+    def _replay(self, shape: Shape, plan: StepPlan) -> Made:
         assert shape.graph is not None
         assert shape.losses is not None
+        missing = self._updates.begin(plan)
         shape.graph.replay()
         self._ranks.add(shape.losses)
-        loss = shape.losses.mean() / self._ranks.size
-        if self._updates.missing:
-            plus, minus = (shape.losses.double() / self._ranks.size).tolist()
-            scalar_loss(loss)
-            self._optimizer._apply(step, [(plus - minus) / (2.0 * self._setting.eps)])
-            return Made(loss, "graph", f"the update runs outside of the graph: {self._updates.missing}")
+        if missing:
+            self._updates.settle()
+            scalar_loss(shape.losses.mean())
+            return Made(self._finish(plan, shape.losses), "graph", f"the update runs outside of the graph: {missing}")
         if shape.tail is not None:
             shape.tail.replay()
-        self._updates.replayed(step)
-        return Made(loss, "graph", "")
+        self._updates.replayed(plan)
+        return Made(shape.losses.mean() / self._ranks.size, "graph", "")
 
-    def _capture(self, shape: Shape, direct: bool) -> None:
-        deferred, ranks = self._updates.prepare(), self._ranks.size
-        if not self._updates.missing:
-            self._optimizer_watch.watch_state()
+    def _finish(self, plan: StepPlan, losses: Tensor) -> Tensor:
+        """Make the optimizer's update from the losses' sums over the ranks; their mean."""
+        plus, minus = (losses.double() / self._ranks.size).tolist()
+        loss = losses.mean() / self._ranks.size
+        slope = functional.projected_gradient(plus, minus, self._setting.eps)
+        self._optimizer.finish(plan, Measured([slope], loss, (None, None)))
+        return loss
+
+    def _capture(self, shape: Shape, plan: StepPlan, direct: bool) -> None:
+        self._updates.prepare(plan)
+        self._optimizer_watch.watch_state()
+        ranks = self._ranks.size
 
         def finish() -> None:
             assert shape.losses is not None
-            self._updates.finish(shape.losses, ranks)
+            self._updates.enqueue(shape.losses, ranks)
 
         try:
-            shape.capture(finish, ranks > 1, deferred, direct)
+            shape.capture(finish, ranks > 1, direct)
         except ValueError:
             raise
         except Exception as error:

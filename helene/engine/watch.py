@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from helene.engine.lanes import Lane
 from helene.engine.pair import Pair
 from helene.optimizers.zeroth import ZerothOrder
+from helene.plan import StepPlan
 
 _ADAPTERS = ("merged_adapters", "_active_adapter", "_disable_adapters", "scaling")  # of peft's layers
 
@@ -48,12 +49,11 @@ class ModelWatch:
 
 
 class OptimizerWatch:
-    """Notices that an optimizer's parameters, their memory, its state or what decides how it steps are replaced."""
+    """Notices that an optimizer's parameters, their memory, its state or the structure of its plan are replaced."""
 
-    def __init__(self, optimizer: ZerothOrder) -> None:
-        self._optimizer, self._targets = optimizer, optimizer._targets
+    def __init__(self, optimizer: ZerothOrder, plan: StepPlan) -> None:
+        self._optimizer, self._targets, self._structure = optimizer, optimizer.targets, plan.structure
         self._addresses = [t.tensor.data_ptr() for t in self._targets]
-        self._structure_seen = self._structure()
         self._state: list[tuple[Tensor, str, Tensor]] = []
 
     def watch_state(self) -> None:
@@ -61,20 +61,14 @@ class OptimizerWatch:
         state = self._optimizer.state
         self._state = [(t.tensor, name, value) for t in self._targets for name, value in state[t.tensor].items()]
 
-    def changed(self) -> bool:
+    def changed(self, plan: StepPlan) -> bool:
         """Whether anything is other than when this was made."""
         return (
-            self._optimizer._targets is not self._targets
-            or self._structure() != self._structure_seen
+            self._optimizer.targets is not self._targets
+            or plan.structure != self._structure
             or any(self._optimizer.state[p].get(name) is not tensor for p, name, tensor in self._state)
             or any(t.tensor.data_ptr() != a for t, a in zip(self._targets, self._addresses, strict=True))
         )
-
-    def _structure(self) -> list[Any]:
-        names = ("num_directions", "two_sided", "distribution", "direction_per_layer", "curvature", "floor_rule")
-        groups = self._optimizer.param_groups
-        kinds = [[group.get(n) for n in (*names, "rounding", "state_dtype")] for group in groups]
-        return [*kinds, any(group["weight_decay"] for group in groups)]
 
 
 def versions(leaves: Sequence[Any]) -> list[int]:

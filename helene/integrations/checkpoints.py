@@ -15,6 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from helene import floors, numeric
+from helene.curvature import Source, named
 from helene.files import write_whole
 from helene.optimizers.base import Base
 
@@ -34,7 +36,7 @@ def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
             tensors[f"state/{index}/{name}"] = tensor
     metadata = {
         "format": FORMAT,
-        "param_groups": json.dumps(state["param_groups"], default=Tensor.item),  # lr may be a tensor
+        "param_groups": json.dumps(state["param_groups"], default=_as_json),
         "helene": json.dumps(state["helene"]),
     }
     whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
@@ -70,6 +72,7 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
         try:
             identity = json.loads(metadata["helene"])
             groups: list[dict[str, Any]] = json.loads(metadata["param_groups"])
+            groups = [{name: floors.from_json(value) for name, value in group.items()} for group in groups]
             optimizer.check_identity(identity, "checkpoint")
             _check_names(stored, targets)
             for name, target in targets.items():
@@ -104,6 +107,13 @@ def _check_tensor(name: str, found: Tensor, target: Tensor) -> None:
         )
     if isinstance(target, nn.Parameter) and found.is_floating_point() and not bool(torch.isfinite(found).all()):
         raise ValueError(f"{name} has weights that are not finite; take an earlier checkpoint")
+
+
+def _as_json(value: Any) -> Any:
+    """Entries of a group that are no plain numbers or words."""
+    if isinstance(value, Source):
+        return named(value)
+    return floors.as_json(value) if callable(value) else numeric.plain(value)
 
 
 def _model_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,10 @@ from torch import Tensor
 from helene.kernels.backend import VARIABLE, Backend, backend
 from helene.undo import deferred_interrupts
 
-__all__ = ["Backend", "Launches", "backend", "can_apply", "normal", "words", "write_perturbed"]
+if TYPE_CHECKING:
+    from helene.plan import StepPlan
+
+__all__ = ["Backend", "Launches", "backend", "can_update", "normal", "words", "write_perturbed"]
 
 
 def wanted(device: torch.device) -> bool:
@@ -82,35 +85,34 @@ def _has_kernel(out: Tensor, theta: Tensor) -> bool:
     return theta.is_contiguous() and out.is_contiguous() and backend(theta).is_triton
 
 
-def can_apply(optimizer: Any) -> bool:
-    """Whether a step of the optimizer, as it is configured, is one kernel a dtype."""
-    tensors = [target.tensor for target in optimizer._targets]
+def can_update(optimizer: Any, plan: StepPlan) -> bool:
+    """Whether the update of a step is one kernel a kind of parameter."""
+    tensors = [target.tensor for target in optimizer.targets]
     if not all(wanted(t.device) for t in tensors):
         return False
     from helene.kernels import methods
 
-    return all(backend(t).is_triton for t in tensors) and isinstance(methods.method_of(optimizer), methods.Method)
+    return all(backend(t).is_triton for t in tensors) and isinstance(
+        methods.fused(plan, optimizer.targets), methods.Fused
+    )
 
 
 class Launches:
-    """One step of an optimizer for which `can_apply` holds; see `helene.optimizers.chunkwise.Moves`.
+    """The update of a step for which `can_update` holds, along slope · z; see `helene.optimizers.chunkwise.Moves`.
 
-    Parameters and state come out as by the generic loop of `helene.optimizers.base`, given equal z. A launch can be
-    neither repeated nor undone, so Ctrl-C waits for the last of them.
+    Parameters and state come out as by that loop, given equal z. A launch can be neither repeated nor undone, so Ctrl-C
+    waits for the last of them.
     """
 
-    def __init__(self, optimizer: Any, step: int, scalars: list[float]) -> None:
-        self._what = optimizer, step, optimizer._coefficients(scalars)[0]
+    def __init__(self, optimizer: Any, plan: StepPlan, slope: float) -> None:
+        self._what = optimizer, plan, slope
         self.begun = False
 
     def make(self) -> None:
         """Launch them, once."""
-        from helene.kernels import eager, methods
+        from helene.kernels import eager
 
-        optimizer, step, slope = self._what
-        method = methods.method_of(optimizer)
-        assert isinstance(method, methods.Method)
         with deferred_interrupts():
             if not self.begun:
                 self.begun = True
-                eager.apply(optimizer, method, step, slope)
+                eager.update(*self._what)

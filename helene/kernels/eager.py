@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from helene.kernels import launch
-from helene.kernels.methods import Method
+from helene.kernels import launch, methods
 from helene.kernels.tiles import Piece, Tiles
+from helene.plan import StepPlan
 
 # The first parameter of a launch -> what its table was made of, and the table: making one waits for the device.
 _tables: Any = WeakIdKeyDictionary()
@@ -39,16 +39,17 @@ def write_perturbed(
         launch.perturb(held[1], lowest, None, *_on_device(direction, (radius,), device))
 
 
-def apply(optimizer: Any, method: Method, step: int, slope: float) -> None:
+def update(optimizer: Any, plan: StepPlan, slope: float) -> None:
     """theta and state ← one step along slope · z."""
-    direction, hypers = optimizer._direction(step), method.rows(optimizer, step)
-    stochastic = optimizer.param_groups[0]["rounding"] == "stochastic"
+    method = methods.fused(plan, optimizer.targets)
+    assert isinstance(method, methods.Fused)
+    direction, hypers = optimizer.direction(plan), method.rows(plan)
     there: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = {}
-    for tiles in method.tables(optimizer):
+    for tiles in methods.tables(optimizer, plan):
         device = tiles.base.device
         if device not in there:
             there[device] = (*_on_device(direction, (0.0, slope, 1.0), device), hypers.to(device))
-        launch.update(tiles, method.code, *there[device], stochastic=stochastic)
+        launch.update(tiles, method.code, *there[device])
 
 
 @functools.lru_cache(maxsize=8)

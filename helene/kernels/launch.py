@@ -134,7 +134,6 @@ def update(
     values: Tensor,
     hypers: Tensor,
     *,
-    stochastic: bool,
     rounds: int = ROUNDS,
     fast: bool = FAST,
     num_warps: int = kernels.NUM_WARPS,
@@ -147,7 +146,6 @@ def update(
         control: int64 on the device: seed, step, draw.
         values: float32 on the device: eps, c, and 1 (0 to leave everything as it is).
         hypers: float32 on the device, shape (groups, `methods.NUM_HYPERS`).
-        stochastic: Whether 16-bit parameters are rounded stochastically.
         rounds: Of the generator; for measurements.
         fast: The hardware's cosine; for measurements.
         num_warps: For measurements.
@@ -168,68 +166,12 @@ def update(
             methods.NUM_HYPERS,
             method,
             *kinds,
-            stochastic and tiles.base.dtype != torch.float32,
+            tiles.stochastic,
             tiles.aligned,
             tiles.quads,
             tiles.tile,
             rounds,
             fast,
-            noise.ROUNDING_DRAW,
-            noise.STATE_DRAW,
-            num_warps=num_warps,
-            enable_fp_fusion=False,
-        )
-
-
-def update_and_perturb(
-    tiles: Tiles,
-    plus: Tensor,
-    minus: Tensor,
-    method: int,
-    before: tuple[Tensor, Tensor, Tensor],
-    control: Tensor,
-    values: Tensor,
-    *,
-    stochastic: bool,
-    num_warps: int = kernels.NUM_WARPS,
-) -> None:
-    """`update` for the step before, then `perturb` for this one, theta being read once for both.
-
-    Args:
-        tiles: The parameters with their state, and where their copies lie in ``plus`` and ``minus``.
-        plus: Flat buffer of theta's dtype.
-        minus: The same for the other sign.
-        method: A code of `helene.kernels.methods`.
-        before: ``control``, ``values`` and ``hypers`` of the step whose update is made.
-        control: Of the step whose copies are written.
-        values: Of that step.
-        stochastic: Whether 16-bit parameters are rounded stochastically.
-        num_warps: For measurements.
-    """
-    if not tiles.num_tiles:
-        return
-    kinds, tensors = _state_of(tiles, values)
-    with _on(tiles.base):
-        updates.update_and_perturb[(tiles.num_tiles,)](
-            tiles.base,
-            plus,
-            minus,
-            *tensors,
-            tiles.rows,
-            tiles.owners,
-            *before,
-            control,
-            values,
-            NUM_FIELDS,
-            methods.NUM_HYPERS,
-            method,
-            *kinds,
-            stochastic and tiles.base.dtype != torch.float32,
-            tiles.aligned and plus.data_ptr() % 16 == 0 and minus.data_ptr() % 16 == 0,
-            tiles.quads,
-            tiles.tile,
-            ROUNDS,
-            FAST,
             noise.ROUNDING_DRAW,
             noise.STATE_DRAW,
             num_warps=num_warps,

@@ -1,94 +1,153 @@
-r"""Which optimizers have a fused update, and what their kernel needs to know.
+r"""Which steps have a fused update, and what its kernel needs to know.
 
-A method is recognised by its exact class: a subclass may compute something else. Hyper-parameters are combined on the
-host in double precision, as Python does in `helene.functional`, and rounded once.
+A rule is recognised by its exact class: a subclass may compute something else. What depends on the step is asked of the
+rule, combined on the host in double precision as Python does in `helene.functional`, and rounded once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from helene import functional
+from helene.directions import Target
 from helene.kernels.tiles import Piece, Tiles, tables_of
+from helene.plan import StepPlan
+from helene.rules import (
+    AdamRule,
+    AdamWRule,
+    HeavyBallRule,
+    HeleneRule,
+    LionRule,
+    SGDRule,
+    SignRule,
+)
 
 SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN = range(7)  # the codes of helene.kernels.update
 NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)
 NUM_HYPERS = 12
 
 
-class Method(NamedTuple):
-    """A fused update: its code in the kernel, and the hyper-parameters of a group at a step in the kernel's order."""
+class Plain(NamedTuple):
+    """Columns of the kernel's hyper-parameters for SGD and signs; all start with these two."""
+
+    lr: float
+    decay: float
+
+
+class HeavyBall(NamedTuple):
+    """Columns for heavy ball."""
+
+    lr: float
+    decay: float
+    beta1: float
+
+
+class HeleneColumns(NamedTuple):
+    """Columns for HELENE; ``estimates`` is 1 at the steps that estimate h from g."""
+
+    lr: float
+    decay: float
+    beta1: float
+    alpha: float
+    gamma: float
+    floor: float
+    denominator_eps: float
+    correction: float
+    estimates: float
+    beta2: float
+    rest2: float
+    batch_size: float
+
+
+class Adam(NamedTuple):
+    """Columns for Adam; the decay is either apart or part of g (``coupled``)."""
+
+    lr: float
+    decay: float
+    beta1: float
+    rest1: float
+    beta2: float
+    rest2: float
+    correction: float
+    denominator_eps: float
+    coupled: float
+
+
+class Lion(NamedTuple):
+    """Columns for Lion."""
+
+    lr: float
+    decay: float
+    beta1: float
+    rest1: float
+    beta2: float
+    rest2: float
+
+
+class Fused(NamedTuple):
+    """A fused update: its code in the kernel, and the columns of a layer at a step."""
 
     code: int
-    hypers: Callable[[Any, dict[str, Any], int], list[float]]
+    columns: Callable[[Any, StepPlan], tuple[float, ...]]
 
-    def rows(self, optimizer: Any, step: int) -> Tensor:
-        """Hyper-parameters of a step, float32, shape (groups, `NUM_HYPERS`)."""
-        rows = [self.hypers(optimizer, group, step) for group in optimizer.param_groups]
+    def rows(self, plan: StepPlan) -> Tensor:
+        """Hyper-parameters of a step, float32, shape (layers, `NUM_HYPERS`)."""
+        rows = [list(self.columns(rule, plan)) for rule in plan.rules]
         return torch.tensor([row + [0.0] * (NUM_HYPERS - len(row)) for row in rows], dtype=torch.float32)
 
-    def pieces(self, optimizer: Any) -> list[Piece]:
-        """Each trained parameter with its state, which is allocated if need be."""
-        group_index = {id(group): i for i, group in enumerate(optimizer.param_groups)}
-        pieces = []
-        for target, group in zip(optimizer._targets, optimizer._groups, strict=True):
-            p = target.tensor
-            optimizer._allocate(p, group)
-            state: list[Tensor] = []
-            for name in optimizer._STATE:
-                stored = optimizer.state[p][name]
-                state += [stored, optimizer.state[p].get(f"{name}_scale", stored)]
-            pieces.append(Piece(p.detach(), target.id, 0, group_index[id(group)], tuple(state)))
-        return pieces
 
-    def tables(self, optimizer: Any) -> list[Tiles]:
-        """A table for each dtype and device of the trained parameters, with their state, kept until a tensor moves."""
-        for target, group in zip(optimizer._targets, optimizer._groups, strict=True):
-            optimizer._allocate(target.tensor, group)
-        addresses = [
-            tensor.data_ptr()
-            for target in optimizer._targets
-            for tensor in (target.tensor, *optimizer.state[target.tensor].values())
-            if isinstance(tensor, Tensor)
-        ]
-        kept: tuple[list[int], list[Tiles]] | None = optimizer.__dict__.get("_tables")
-        if kept is not None and kept[0] == addresses:  # the tables hold their tensors, so no address is used again
-            return kept[1]
-        tables = tables_of(self.pieces(optimizer))
-        optimizer.__dict__["_tables"] = addresses, tables
-        return tables
-
-
-def method_of(optimizer: Any) -> Method | str:
-    """The fused update of an optimizer as it is configured, or the reason why there is none."""
-    kind = type(optimizer)
-    method = _METHODS.get(f"{kind.__module__}.{kind.__qualname__}")
-    if method is None:
-        return f"{kind.__name__} has no fused update"
-    group = optimizer.param_groups[0]
-    if group.get("distribution", "gaussian") != "gaussian":
-        return f"directions are {group['distribution']}, the kernels draw gaussian ones"
-    if group.get("num_directions", 1) != 1 or group.get("direction_per_layer"):
-        return "a step has several directions, the kernels take one"
-    if group.get("curvature", "none") not in ("none", "spsa"):
-        return f"the curvature source {group['curvature']!r} is evaluated apart"
-    if any("floor_rule" in g for g in optimizer.param_groups):
-        return "a floor is a function of the curvature"
-    if len({(g.get("rounding"), g.get("state_dtype")) for g in optimizer.param_groups}) > 1:
-        return "groups differ in their rounding or state_dtype"
-    for target in optimizer._targets:
+def fused(plan: StepPlan, targets: Sequence[Target]) -> Fused | str:
+    """The fused update of a step, or the reason why there is none."""
+    rule = plan.rules[0]
+    if type(rule) not in _FUSED:
+        return f"{type(rule).__name__} has no fused update"
+    if not plan.probing.is_one_gaussian or not plan.measurement.sums_directions:
+        return "a step is not along one gaussian direction of the whole model"
+    if plan.source is not None and not plan.source.of_step:
+        return f"the curvature source {plan.source.name!r} is evaluated apart"
+    if plan.asks_floors:
+        return "a floor is asked once h is up to date"
+    for target in targets:
         if not target.tensor.is_contiguous():
             return f"parameter {target.name} is not contiguous"
         if target.tensor.dtype == torch.float64:
             return f"parameter {target.name} is float64, the kernels compute in float32"
-    if method.code == SGD and not any(g["weight_decay"] for g in optimizer.param_groups):
-        return method._replace(code=SGD_PLAIN)
-    return method
+    if type(rule) is SGDRule and not any(r.weight_decay for r in plan.rules):
+        return Fused(SGD_PLAIN, _FUSED[SGDRule].columns)
+    return _FUSED[type(rule)]
+
+
+def pieces(optimizer: Any, plan: StepPlan) -> list[Piece]:
+    """Each trained parameter with its state, which is allocated if need be."""
+    made = []
+    for target in optimizer.targets:
+        rule, way = plan.rules[target.layer], plan.storage[target.layer]
+        held = optimizer.allocate(target, rule, way)
+        state = [tensor for name in rule.kept for tensor in (held[name], held.get(f"{name}_scale", held[name]))]
+        stochastic = way.rounding == "stochastic" and target.tensor.dtype != torch.float32
+        made.append(Piece(target.tensor.detach(), target.id, 0, target.layer, tuple(state), stochastic))
+    return made
+
+
+_kept: Any = WeakIdKeyDictionary()  # optimizer -> addresses and tables: making one waits for the device
+
+
+def tables(optimizer: Any, plan: StepPlan) -> list[Tiles]:
+    """A table for each kind of parameter and state, kept until a tensor moves or is rounded otherwise."""
+    for target in optimizer.targets:
+        optimizer.allocate(target, plan.rules[target.layer], plan.storage[target.layer])
+    tensors = [t for target in optimizer.targets for t in (target.tensor, *optimizer.state[target.tensor].values())]
+    made_of = plan.storage, [tensor.data_ptr() for tensor in tensors]
+    held: tuple[Any, list[Tiles]] | None = _kept.get(optimizer)
+    if held is None or held[0] != made_of:  # the tables hold their tensors, so no address is used again
+        held = _kept[optimizer] = made_of, tables_of(pieces(optimizer, plan))
+    return held[1]
 
 
 def kind_of(stored: Tensor) -> int:
@@ -97,67 +156,64 @@ def kind_of(stored: Tensor) -> int:
     return kinds[stored.dtype]
 
 
-def _decays(group: dict[str, Any]) -> tuple[float, float]:
-    """lr and lr · weight_decay."""
-    return float(group["lr"]), float(group["lr"]) * group["weight_decay"]
+def _sgd(rule: SGDRule, plan: StepPlan) -> Plain:
+    return Plain(rule.lr, rule.weight_decay)  # type: ignore[arg-type]
 
 
-def _sgd(optimizer: Any, group: dict[str, Any], step: int) -> list[float]:
-    return [float(group["lr"]), group["weight_decay"]]
+def _sign(rule: SignRule, plan: StepPlan) -> Plain:
+    return Plain(rule.lr, rule.lr * rule.weight_decay)  # type: ignore[arg-type]
 
 
-def _helene(optimizer: Any, group: dict[str, Any], step: int) -> list[float]:
-    estimates = optimizer._estimates_at(step)
-    return [
-        *_decays(group),
-        group["beta1"],
-        functional.anneal(step, group["beta1"], group["anneal_horizon"]),
-        group["gamma"],
-        group["floor"],
-        group["denominator_eps"],
-        optimizer._correction({**group, "step": step}),
-        1.0 if estimates else 0.0,
-        group["beta2"],
-        1.0 - group["beta2"],
-        float(group["batch_size"] or 0),
-    ]
+def _heavy_ball(rule: HeavyBallRule, plan: StepPlan) -> HeavyBall:
+    return HeavyBall(rule.lr, rule.lr * rule.weight_decay, rule.momentum)  # type: ignore[arg-type]
 
 
-def _momentum(optimizer: Any, group: dict[str, Any], step: int) -> list[float]:
-    return [*_decays(group), group["momentum"]]
+def _helene(rule: HeleneRule, plan: StepPlan) -> HeleneColumns:
+    return HeleneColumns(
+        lr=rule.lr,  # type: ignore[arg-type]
+        decay=rule.lr * rule.weight_decay,  # type: ignore[arg-type]
+        beta1=rule.beta1,
+        alpha=rule.alpha(plan.step),
+        gamma=rule.gamma,  # type: ignore[arg-type]
+        floor=rule.floor,  # type: ignore[arg-type]
+        denominator_eps=rule.denominator_eps,  # type: ignore[arg-type]
+        correction=rule.correction(plan.step),
+        estimates=0.0 if plan.source is None else 1.0,
+        beta2=rule.beta2,  # type: ignore[arg-type]
+        rest2=1.0 - rule.beta2,  # type: ignore[arg-type]
+        batch_size=float(rule.batch_size or 0),
+    )
 
 
-def _sign(optimizer: Any, group: dict[str, Any], step: int) -> list[float]:
-    return list(_decays(group))
+def _adam(rule: AdamRule, plan: StepPlan) -> Adam:
+    lr: Any = rule.lr
+    beta1: Any = rule.beta1
+    beta2: Any = rule.beta2
+    return Adam(
+        lr=lr * functional.bias_correction(beta1, plan.step),
+        decay=0.0 if rule.coupled else lr * rule.weight_decay,
+        beta1=beta1,
+        rest1=1.0 - beta1,
+        beta2=beta2,
+        rest2=1.0 - beta2,
+        correction=math.sqrt(functional.bias_correction(beta2, plan.step)),
+        denominator_eps=rule.denominator_eps,  # type: ignore[arg-type]
+        coupled=rule.weight_decay if rule.coupled else 0.0,  # type: ignore[arg-type]
+    )
 
 
-def _adam(optimizer: Any, group: dict[str, Any], step: int) -> list[float]:
-    beta1, beta2, coupled = group["beta1"], group["beta2"], optimizer._COUPLED
-    lr, decay = _decays(group)
-    return [
-        lr * functional.bias_correction(beta1, step),
-        0.0 if coupled else decay,
-        beta1,
-        1.0 - beta1,
-        beta2,
-        1.0 - beta2,
-        math.sqrt(functional.bias_correction(beta2, step)),
-        group["denominator_eps"],
-        group["weight_decay"] if coupled else 0.0,
-    ]
+def _lion(rule: LionRule, plan: StepPlan) -> Lion:
+    beta1: Any = rule.beta1
+    beta2: Any = rule.beta2
+    return Lion(rule.lr, rule.lr * rule.weight_decay, beta1, 1.0 - beta1, beta2, 1.0 - beta2)  # type: ignore[arg-type]
 
 
-def _lion(optimizer: Any, group: dict[str, Any], step: int) -> list[float]:
-    return [*_decays(group), group["beta1"], 1.0 - group["beta1"], group["beta2"], 1.0 - group["beta2"]]
-
-
-_METHODS = {
-    "helene.optimizers.mezo.MeZO": Method(SGD, _sgd),
-    "helene.optimizers.helene.Helene": Method(HELENE, _helene),
-    "helene.optimizers.momentum.ZOMomentum": Method(MOMENTUM, _momentum),
-    "helene.optimizers.sign.ZOSign": Method(SIGN, _sign),
-    "helene.optimizers.sign.ZOScalarSign": Method(SGD, _sgd),
-    "helene.optimizers.adam.ZOAdam": Method(ADAM, _adam),
-    "helene.optimizers.adam.ZOAdamW": Method(ADAM, _adam),
-    "helene.optimizers.lion.ZOLion": Method(LION, _lion),
+_FUSED = {
+    SGDRule: Fused(SGD, _sgd),
+    HeleneRule: Fused(HELENE, _helene),
+    HeavyBallRule: Fused(MOMENTUM, _heavy_ball),
+    SignRule: Fused(SIGN, _sign),
+    AdamRule: Fused(ADAM, _adam),
+    AdamWRule: Fused(ADAM, _adam),
+    LionRule: Fused(LION, _lion),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ class Piece(NamedTuple):
         out: Where its copy starts in the scratch buffer, in elements.
         group: Row of its hyper-parameters.
         state: Its state tensors, flat.
+        stochastic: Whether an update of it is rounded stochastically.
     """
 
     theta: Tensor
@@ -29,13 +30,14 @@ class Piece(NamedTuple):
     out: int = 0
     group: int = 0
     state: tuple[Tensor, ...] = ()
+    stochastic: bool = False
 
 
 class Tiles:
     """The table of a launch over parameters of one dtype, on their device.
 
     Parameters and state stay where they are: a row holds their distance, in elements, from a base tensor that is the
-    kernel's pointer. A table is therefore good only as long as no tensor in it moves; `is_current` tells.
+    kernel's pointer. A table is therefore good only as long as no tensor in it moves.
 
     Args:
         pieces: The parameters, all of one dtype and device, contiguous.
@@ -80,7 +82,8 @@ class Tiles:
         self.num_tiles = first
         self.rows = torch.tensor(rows or [[0] * NUM_FIELDS], dtype=torch.int64).to(device)
         self.owners = torch.cat(owners or [torch.zeros(1, dtype=torch.int32)]).to(device)
-        self._addresses = self._now()
+        self.stochastic = any(piece.stochastic for piece in self.pieces)
+        self._addresses = [t.data_ptr() for piece in self.pieces for t in (piece.theta, *piece.state)]
 
     @property
     def aligned(self) -> bool:
@@ -97,19 +100,13 @@ class Tiles:
         """Bytes of the table."""
         return self.rows.nbytes + self.owners.nbytes
 
-    def is_current(self) -> bool:
-        """Whether all tensors are still where they were."""
-        return self._now() == self._addresses
-
-    def _now(self) -> list[int]:
-        return [t.data_ptr() for piece in self.pieces for t in (piece.theta, *piece.state)]
-
 
 def tables_of(pieces: Sequence[Piece]) -> list[Tiles]:
-    """A table for each dtype and device."""
-    by_kind: dict[tuple[torch.dtype, torch.device], list[Piece]] = {}
+    """A table for each kind: dtype and device, how the state is stored, how updates are rounded."""
+    by_kind: dict[Any, list[Piece]] = {}
     for piece in pieces:
-        by_kind.setdefault((piece.theta.dtype, piece.theta.device), []).append(piece)
+        stored = tuple(tensor.dtype for tensor in piece.state)
+        by_kind.setdefault((piece.theta.dtype, piece.theta.device, stored, piece.stochastic), []).append(piece)
     return [Tiles(same) for same in by_kind.values()]
 
 

@@ -1,4 +1,4 @@
-r"""The fused update in Triton: z regenerated, theta and state read and written once; alone, or with the next copies.
+r"""The fused update in Triton: z regenerated, theta and state read and written once.
 
 The methods mirror the pure functions of `helene.functional` operation by operation; the launch turns contraction into
 fused multiply-adds off, so that equal g give equal bits but for the GPU's division and root, which are good to two
@@ -144,7 +144,7 @@ def _sign(x):
 
 @triton.jit
 def _move(theta, g, m, h, hyper, METHOD: tl.constexpr):
-    """New theta, m and h, as `helene.functional` has them. The order of hyper-parameters is `methods.hyper`'s."""
+    """New theta, m and h, as `helene.functional` has them. Columns are those of `methods`."""
     lr, decay = tl.load(hyper), tl.load(hyper + 1)
     if METHOD == _SGD_PLAIN:
         theta = theta - lr * g
@@ -179,12 +179,26 @@ def _move(theta, g, m, h, hyper, METHOD: tl.constexpr):
 
 
 @triton.jit
-def _advance(old, theta, s0, s0_scales, s1, s1_scales, row, block, local, offsets, start, valid, control, values,
-             hypers, HYPERS: tl.constexpr, METHOD: tl.constexpr, KIND0: tl.constexpr, KIND1: tl.constexpr,
-             STOCHASTIC: tl.constexpr, ALIGNED: tl.constexpr, QUADS: tl.constexpr, ROUNDS: tl.constexpr,
-             FAST: tl.constexpr, ROUNDING_DRAW: tl.constexpr, STATE_DRAW: tl.constexpr):  # fmt: skip
-    """Update the first ``valid`` elements of a tile, state included; the new theta, as it is stored."""
+def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, hypers, WIDTH: tl.constexpr,
+           HYPERS: tl.constexpr, METHOD: tl.constexpr, KIND0: tl.constexpr, KIND1: tl.constexpr,
+           STOCHASTIC: tl.constexpr, ALIGNED: tl.constexpr, QUADS: tl.constexpr, TILE: tl.constexpr,
+           ROUNDS: tl.constexpr, FAST: tl.constexpr, ROUNDING_DRAW: tl.constexpr,
+           STATE_DRAW: tl.constexpr):  # fmt: skip
+    """Move every parameter of a table along g = c z, c in ``values[1]``; nothing moves where ``values[2]`` is 0."""
+    tile = tl.program_id(0)
+    row = rows + tl.load(owners + tile).to(tl.int64) * WIDTH
+    source = tl.load(row)
+    if ALIGNED:
+        source = tl.multiple_of(source, 8)
+    index = tile - tl.load(row + 2)
+    start = index * TILE
+    valid = tl.where(tl.load(values + 2) != 0.0, tl.load(row + 3) - start, 0)
+    local = tl.arange(0, TILE // 4)
+    offsets = local[:, None] * 4 + tl.arange(0, 4)[None, :]
+    block = (index * (TILE // 4)).to(tl.uint32) + local.to(tl.uint32)
+    theta += source + start
     inside = inside_of(local, valid, QUADS)
+    old = tl.load(theta + offsets, mask=inside, other=0.0).to(tl.float32)
     m, h = 0.0, 0.0
     if KIND0:
         m = _load_state(s0, s0_scales, row, 7, start, offsets, local, inside, valid, KIND0, ALIGNED)
@@ -223,64 +237,3 @@ def _advance(old, theta, s0, s0_scales, s1, s1_scales, row, block, local, offset
         else:
             _store_second(s1, s1_scales, row, start, offsets, local, inside, valid, h, block, c1, c3, step, k0, k1,
                           KIND1, ALIGNED, ROUNDS, STATE_DRAW)  # fmt: skip
-    return stored.to(tl.float32)
-
-
-@triton.jit
-def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, hypers, WIDTH: tl.constexpr,
-           HYPERS: tl.constexpr, METHOD: tl.constexpr, KIND0: tl.constexpr, KIND1: tl.constexpr,
-           STOCHASTIC: tl.constexpr, ALIGNED: tl.constexpr, QUADS: tl.constexpr, TILE: tl.constexpr,
-           ROUNDS: tl.constexpr, FAST: tl.constexpr, ROUNDING_DRAW: tl.constexpr,
-           STATE_DRAW: tl.constexpr):  # fmt: skip
-    """Move every parameter of a table along g = c z, c in ``values[1]``; nothing moves where ``values[2]`` is 0."""
-    tile = tl.program_id(0)
-    row = rows + tl.load(owners + tile).to(tl.int64) * WIDTH
-    source = tl.load(row)
-    if ALIGNED:
-        source = tl.multiple_of(source, 8)
-    index = tile - tl.load(row + 2)
-    start = index * TILE
-    valid = tl.where(tl.load(values + 2) != 0.0, tl.load(row + 3) - start, 0)
-    local = tl.arange(0, TILE // 4)
-    offsets = local[:, None] * 4 + tl.arange(0, 4)[None, :]
-    block = (index * (TILE // 4)).to(tl.uint32) + local.to(tl.uint32)
-    theta += source + start
-    old = tl.load(theta + offsets, mask=inside_of(local, valid, QUADS), other=0.0).to(tl.float32)
-    _advance(old, theta, s0, s0_scales, s1, s1_scales, row, block, local, offsets, start, valid, control, values,
-             hypers, HYPERS, METHOD, KIND0, KIND1, STOCHASTIC, ALIGNED, QUADS, ROUNDS, FAST, ROUNDING_DRAW,
-             STATE_DRAW)  # fmt: skip
-
-
-@triton.jit
-def update_and_perturb(theta, plus, minus, s0, s0_scales, s1, s1_scales, rows, owners, control, values, hypers,
-                       next_control, next_values, WIDTH: tl.constexpr, HYPERS: tl.constexpr, METHOD: tl.constexpr,
-                       KIND0: tl.constexpr, KIND1: tl.constexpr, STOCHASTIC: tl.constexpr, ALIGNED: tl.constexpr,
-                       QUADS: tl.constexpr, TILE: tl.constexpr, ROUNDS: tl.constexpr, FAST: tl.constexpr,
-                       ROUNDING_DRAW: tl.constexpr, STATE_DRAW: tl.constexpr):  # fmt: skip
-    """`update`, then the next step's copies of the new theta: theta is read once for both."""
-    tile = tl.program_id(0)
-    row = rows + tl.load(owners + tile).to(tl.int64) * WIDTH
-    source, sink = tl.load(row), tl.load(row + 1)
-    if ALIGNED:
-        source, sink = tl.multiple_of(source, 8), tl.multiple_of(sink, 8)
-    index = tile - tl.load(row + 2)
-    start = index * TILE
-    size = tl.load(row + 3) - start
-    moves = tl.load(values + 2) != 0.0
-    local = tl.arange(0, TILE // 4)
-    inside = inside_of(local, size, QUADS)
-    offsets = local[:, None] * 4 + tl.arange(0, 4)[None, :]
-    block = (index * (TILE // 4)).to(tl.uint32) + local.to(tl.uint32)
-    theta += source + start
-    old = tl.load(theta + offsets, mask=inside, other=0.0).to(tl.float32)
-    new = _advance(old, theta, s0, s0_scales, s1, s1_scales, row, block, local, offsets, start,
-                   tl.where(moves, size, 0), control, values, hypers, HYPERS, METHOD, KIND0, KIND1, STOCHASTIC,
-                   ALIGNED, QUADS, ROUNDS, FAST, ROUNDING_DRAW, STATE_DRAW)  # fmt: skip
-    value = tl.where(moves, new, old)
-
-    k0, k1, step, draw = key_of(next_control)
-    eps = tl.load(next_values)
-    c1, c3 = tl.load(row + 4).to(tl.uint32), draw | tl.load(row + 5).to(tl.uint32)
-    z = normals(block, c1, step, c3, k0, k1, ROUNDS, FAST)
-    tl.store(plus + sink + start + offsets, tl.fma(z, eps, value).to(plus.dtype.element_ty), mask=inside)
-    tl.store(minus + sink + start + offsets, tl.fma(z, -eps, value).to(minus.dtype.element_ty), mask=inside)

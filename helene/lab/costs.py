@@ -176,7 +176,7 @@ def predicted_bytes(optimizer: Base) -> int:
     gradients z in its place, once more for the largest parameter; for first-order methods and curvature by backward,
     the gradient.
     """
-    sizes = [target.tensor.nbytes for target in optimizer._targets]
+    sizes = [target.tensor.nbytes for target in optimizer.targets]
     copies = sum(sizes) if isinstance(optimizer, ZerothOrder) else 0
     if isinstance(optimizer, helene.ForwardGrad):
         copies += max(sizes)

@@ -5,50 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
-from torch import Tensor
-
-from helene import functional
-from helene.optimizers import checks
-from helene.optimizers.base import Base, LearningRate, Options, Updates
+from helene.optimizers.base import LearningRate, Options
 from helene.optimizers.first import FirstOrder
 from helene.optimizers.zeroth import Directions, ZerothOrder
+from helene.rules import AdamRule, AdamWRule, Rule
 
 
-class _AdamRule(Base):
-    _STATE = ("momentum", "second_moment")
-    _COUPLED: ClassVar[bool] = True
-
-    def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
-    ) -> tuple[Tensor, Updates]:
-        theta, m, v = functional.adam_step(
-            theta,
-            g,
-            state["momentum"],
-            state["second_moment"],
-            lr=group["lr"],
-            beta1=group["beta1"],
-            beta2=group["beta2"],
-            denominator_eps=group["denominator_eps"],
-            step=group["step"],
-            weight_decay=group["weight_decay"],
-            coupled=self._COUPLED,
-        )
-        return theta, {"momentum": m, "second_moment": v}
-
-    def _factor(self, group: dict[str, Any], state: Updates) -> Tensor:
-        step = max(1, group["step"])
-        root = (state["second_moment"] * functional.bias_correction(group["beta2"], step)).sqrt()
-        return functional.bias_correction(group["beta1"], step) / (root + group["denominator_eps"])
-
-    def _check(self, group: dict[str, Any]) -> None:
-        super()._check(group)
-        checks.fraction(group["beta1"], "beta1")
-        checks.fraction(group["beta2"], "beta2")
-        checks.nonnegative(group["denominator_eps"], "denominator_eps")
-
-
-class ZOAdam(_AdamRule, ZerothOrder):
+class ZOAdam(ZerothOrder):
     r"""Adam (Kingma and Ba 2015, algorithm 1) on the SPSA gradient, decay coupled as in torch.optim.Adam.
 
         g ← g + weight_decay · theta
@@ -67,6 +30,8 @@ class ZOAdam(_AdamRule, ZerothOrder):
         options: See `ZerothOrder`.
     """
 
+    RULE: ClassVar[type[Rule]] = AdamRule
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -84,10 +49,10 @@ class ZOAdam(_AdamRule, ZerothOrder):
 class ZOAdamW(ZOAdam):
     """`ZOAdam` with decoupled decay, theta ← theta − lr · weight_decay · theta first (Loshchilov and Hutter 2019)."""
 
-    _COUPLED = False
+    RULE = AdamWRule
 
 
-class Adam(_AdamRule, FirstOrder):
+class Adam(FirstOrder):
     r"""`ZOAdam`'s equations on the gradient: torch.optim.Adam up to rounding, with its defaults.
 
     Cost of a step: 1 forward, 1 backward, 1 pass over the parameters. State: m and v.
@@ -100,6 +65,8 @@ class Adam(_AdamRule, FirstOrder):
         denominator_eps: Added to the denominator, >= 0.
         options: See `helene.optimizers.base.Base`.
     """
+
+    RULE: ClassVar[type[Rule]] = AdamRule
 
     def __init__(
         self,
@@ -118,5 +85,5 @@ class Adam(_AdamRule, FirstOrder):
 class AdamW(Adam):
     """`Adam` with decoupled decay, 0.01 unless given: torch.optim.AdamW up to rounding, with its defaults."""
 
-    _COUPLED = False
-    _OPTIONS: ClassVar[Mapping[str, Any]] = {**Adam._OPTIONS, "weight_decay": 1e-2}
+    RULE = AdamWRule
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {"weight_decay": 1e-2}

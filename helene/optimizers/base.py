@@ -1,91 +1,53 @@
-"""What all methods share: groups, the order of a step, state, checkpoints, errors."""
+"""The order of a step: plan, measure, apply."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from helene import kernels, noise, precision
-from helene.directions import Target, compute_dtype
-from helene.optimizers import checks, chunkwise, identity, saved
-from helene.optimizers import state as storage
+from helene import kernels, noise, storage
+from helene.curvature import Estimate
+from helene.directions import Target
+from helene.optimizers import checks, chunkwise, layer_floors
+from helene.optimizers.layered import Layered, LearningRate, Options, layout_of
+from helene.optimizers.measurement import Chunk, Measured
 from helene.optimizers.rounding import RoundingWatch
 from helene.optimizers.statistics import Statistics
+from helene.plan import StepPlan
 from helene.probe import Closure
+from helene.rules import CurvatureRule
 from helene.swap import out_of_inference
 from helene.undo import Undo
 
-if TYPE_CHECKING:
-    from helene.trajectory import Trajectory
-
-LearningRate = float | Callable[[int], float]
-Chunk = Callable[[int, int, int], Tensor]  # (index of a parameter, start, end) -> elements of g
-Updates = dict[str, Tensor]
+__all__ = ["Base", "Chunk", "LearningRate", "Options"]
 
 
-class Options(TypedDict, total=False):
-    """Keyword arguments that every method takes."""
+class Base(Layered):
+    """A step is: plan, measure (the forwards, giving a few scalars), apply (a pass over the parameters).
 
-    weight_decay: float
-    seed: int
-    rounding: str
-    state_dtype: torch.dtype | str
-
-
-class Base(torch.optim.Optimizer):
-    """A step is: measure (the forwards, giving a few scalars), then apply (a pass over the parameters).
-
-    A subclass says what is measured (`_measure`), what gradient estimate follows from the scalars (`_gradient`), how a
-    chunk of a parameter moves (`_update`) and which tensors it keeps (`_STATE`). Because everything after the
-    measurement is a function of the scalars, the same `_apply` serves training and replay.
+    A subclass names its `Rule` (hyper-parameters, state and update), its `Measurement` and what it probes with; it has
+    no arithmetic. Everything after the measurement is a function of the plan and the scalars, so the same `apply`
+    serves training, the engine and replay.
 
     Args:
         params: What `torch.optim.Optimizer` takes: parameters, ``model.named_parameters()``, or groups of either. A
             group is a layer, its "layer" entry the name. With names, z depends on a parameter's name; without, on its
             position.
-        hyper: The method's own hyper-parameters; ``lr`` may be a function of the step (the first is 1).
-        options: Keyword arguments from `_OPTIONS`, whose values are the defaults: ``weight_decay``; ``seed`` of every
-            random number, in [0, 2^64); ``rounding`` of 16-bit parameters, "nearest" or "stochastic" (unbiased, so that
-            updates far below a unit in the last place add up); ``state_dtype``, float32 (float64 for float64
-            parameters), bfloat16 or "8bit" (one byte and 1/64 an element), the narrow ones rounded stochastically.
+        hyper: The method's own hyper-parameters; ``lr`` may be a function of the step (the first is 1), which groups
+            with an lr of their own do not follow.
+        options: Keyword arguments, whose defaults are those of `PROBING`, `Storage` and `DEFAULTS`: ``weight_decay``;
+            ``seed`` of every random number, in [0, 2^64); ``rounding`` of 16-bit parameters, "nearest" or "stochastic"
+            (unbiased, so that updates far below a unit in the last place add up); ``state_dtype``, float32 (float64 for
+            float64 parameters), bfloat16 or "8bit" (one byte and 1/64 an element), the narrow ones rounded
+            stochastically.
     """
 
-    _STATE: tuple[str, ...] = ()
-    _COUNTERS: tuple[str, ...] = ()  # per parameter: how often a mask that `_update` returns was true
-    _INITIAL: ClassVar[Mapping[str, float]] = {}
-    _OPTIONS: ClassVar[Mapping[str, Any]] = {
-        "weight_decay": 0.0,
-        "seed": 0,
-        "rounding": "nearest",
-        "state_dtype": "float32",
-    }
-    _SHARED: ClassVar[tuple[str, ...]] = ("seed",)
-    _claim: checks.Claim | None = None
     _stepping = False
 
-    def __init__(self, params: Iterable[Any], hyper: dict[str, Any], options: Mapping[str, Any]) -> None:
-        unknown = sorted(set(options) - set(self._OPTIONS))
-        if unknown:
-            raise TypeError(
-                f"{type(self).__name__} has no argument {unknown[0]!r}; it takes {', '.join(self._OPTIONS)}"
-            )
-        defaults = {**self._OPTIONS, **hyper, **options}
-        self._model: nn.Module | None = defaults.pop("model", None)
-        self._schedule = defaults["lr"] if callable(defaults["lr"]) else None
-        defaults["lr"] = self._schedule(1) if self._schedule else defaults["lr"]
-        self.trajectory: Trajectory | None = None
-        self.last_loss: Tensor | None = None
-        self._statistics = Statistics()
-        self._warned = False
-        super().__init__(params, {**defaults, "step": 0})
-        self._prepare()
-
-    def step(self, closure: Closure | None = None) -> Tensor:  # type: ignore[override]
-        """One update; an interrupt (Ctrl-C) leaves it made or not begun, weights, state and counter alike.
+    def step(self, closure: Closure | None = None, curvature_closure: Closure | None = None) -> Tensor:  # type: ignore[override]
+        """One update. An interrupt (Ctrl-C) at any moment leaves it made or not begun: weights, state, counter agree.
 
         While it runs, no other thread may read the parameters. With ``model`` given, one that calls the model is told
         so by a RuntimeError; without, it reads perturbed weights unnoticed.
@@ -93,12 +55,16 @@ class Base(torch.optim.Optimizer):
         Args:
             closure: Returns the loss of one minibatch as one number, and gives the same value when called twice at the
                 same point. It must not call backward.
+            curvature_closure: For the curvature sources that look at a minibatch of their own: the loss of that
+                minibatch ("spsa_own_batch"; "backprop", where it defaults to ``closure``), or its logits
+                ("sampled_labels"). Called only at the steps that estimate h.
 
         Returns:
             The loss, detached, on its device; no forward is made for it alone.
 
         Raises:
-            ValueError: If there is no closure, or it returns no scalar or calls backward, or lr has left its range.
+            ValueError: If there is no closure, or it returns no scalar or calls backward, a hyper-parameter has left
+                its range, or the source needs a ``curvature_closure`` and there is none.
             RuntimeError: If the optimizer is in a step already.
             FloatingPointError: If a loss or a slope is not finite; parameters and state are then unchanged.
         """
@@ -112,281 +78,210 @@ class Base(torch.optim.Optimizer):
                 undo.modes()
                 self._stepping = True
                 with out_of_inference():  # or state would be tensors that no later step may write
-                    step = self._begin()
+                    plan = self.plan()
+                    self.begin(plan)
                     with checks.without_backward():
-                        scalars, self.last_loss = self._measure(closure, step)
-                    self._check_measured(scalars)
-                    self._apply(step, scalars)
+                        measured = self.measure(closure, curvature_closure, plan)
+                    self.finish(plan, measured)
             finally:
                 undo.run()
         finally:
             undo.run()
-        return self.last_loss
+        return measured.loss
+
+    def plan(self, scheduled: bool = True) -> StepPlan:
+        """What the coming step does, as groups are configured at this moment.
+
+        Args:
+            scheduled: Whether an ``lr`` given as a function is asked; replay takes the recorded one.
+
+        Raises:
+            ValueError: If a hyper-parameter is out of its range, belongs to the whole step and differs between groups,
+                is none that the method reads, or needs other state than there is.
+        """
+        trained = [id(p) for group in self.param_groups for p in group["params"] if p.requires_grad]
+        if trained != [id(target.tensor) for target in self.targets]:
+            try:
+                self._prepare()
+            except BaseException:
+                self.targets = []  # nothing half prepared is taken for ready
+                raise
+        step = self.steps_made + 1
+        if self.schedule and scheduled:
+            for group, follows in zip(self.param_groups, self.scheduled, strict=True):
+                group["lr"] = self.schedule(step) if follows else group["lr"]
+        rules, kept, probing = self._described()
+        checks.layout(self._layout, layout_of(rules, kept), self.layer_name)
+        self._arrange(probing)
+        rule = rules[0]
+        estimates = isinstance(rule, CurvatureRule) and rule.estimates_at(step)
+        return StepPlan(
+            method=type(self).__name__,
+            step=step,
+            probing=probing,
+            measurement=self.MEASUREMENT,
+            source=rule.curvature if isinstance(rule, CurvatureRule) and estimates else None,
+            rules=layer_floors.resolve(self, rules, step, estimates),
+            storage=kept,
+            forwards=self.forwards_at(step),
+        )
+
+    def begin(self, plan: StepPlan) -> None:
+        """Look, before anything moves, whether the step may be made here and now.
+
+        Raises:
+            ValueError: If another optimizer has stepped the parameters since, or a recording cannot hold the step.
+        """
+        named = [(target.tensor, target.name) for target in self.targets]
+        if self._claim is None:
+            self._claim = checks.Claim(type(self).__name__, named)
+        self._claim.check(named)
+        if self.trajectory is not None:
+            self.trajectory.check(self, plan.step)
 
     @property
     def replayable(self) -> bool:
         """Whether an update is a function of the step's scalars and z, see `helene.trajectory`."""
-        return False
+        return self.MEASUREMENT.replayable and self.source.replayable
 
     def forwards_at(self, step: int) -> int:
         """Forwards that a step makes, a backward counted as two."""
-        raise NotImplementedError
+        rule, _, probing = self._describe(self.param_groups[0])
+        forwards = self.MEASUREMENT.forwards(probing, self.num_blocks)
+        estimates = isinstance(rule, CurvatureRule) and rule.estimates_at(step)
+        return forwards + (self.source.forwards(forwards) if estimates else 0)
 
-    def _measure(self, closure: Closure, step: int) -> tuple[list[float], Tensor]:
-        """Evaluate what the step needs, leaving parameters and state alone: its scalars and the loss to return."""
-        raise NotImplementedError
+    def num_scalars_at(self, step: int) -> int:
+        """How many scalars a step measures, as groups are configured at this moment.
 
-    def _check_measured(self, scalars: list[float]) -> None:
-        """Raise FloatingPointError if a step's scalars are not finite."""
-        checks.finite(scalars, self.param_groups[0])
+        Raises:
+            ValueError: As `plan`.
+        """
+        rules, _, probing = self._described()
+        self._arrange(probing)
+        count = int(self.MEASUREMENT.num_scalars(probing, self.num_blocks))
+        rule = rules[0]
+        estimates = isinstance(rule, CurvatureRule) and rule.estimates_at(step)
+        return count + (self.source.num_scalars(count) if estimates else 0)
 
-    def _gradient(self, step: int, scalars: list[float]) -> Chunk:
-        """The gradient estimate that a step's scalars stand for, by chunks."""
-        raise NotImplementedError
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of parameters that are probed one after the other."""
+        return 1
 
-    def _num_scalars(self, step: int) -> int:
-        """How many scalars `_measure` gives at a step."""
-        return 0
+    def measure(self, closure: Closure, curvature_closure: Closure | None, plan: StepPlan) -> Measured:
+        """Evaluate what a step needs, leaving parameters and state alone."""
+        source = self.source
+        if source.needs_closure and curvature_closure is None:
+            raise ValueError(f"curvature={source.name!r} needs step(closure, curvature_closure)")
+        scalars, loss, sample = plan.measurement.measure(self, closure, plan)
+        if plan.source is None:
+            return Measured(scalars, loss, (sample, None))
+        more, own = plan.source.measure(self, curvature_closure or closure, plan)
+        return Measured([*scalars, *more], loss, (sample, own))
 
-    def _coefficients(self, scalars: list[float]) -> list[float]:
-        """Those of a step's scalars that multiply directions in g."""
-        return []
+    def finish(self, plan: StepPlan, measured: Measured) -> None:
+        """Check what a step has measured, and make its update.
 
-    def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
-    ) -> tuple[Tensor, Updates]:
-        """New theta of a chunk from its gradient and curvature estimates, and the state that changed; inputs stay."""
-        raise NotImplementedError
+        Raises:
+            FloatingPointError: If a slope is not finite; parameters and state are then unchanged.
+        """
+        self._check_measured(plan, measured.scalars)
+        self.apply(plan, measured.scalars, measured.sample)
+        self.last_loss = measured.loss
 
-    def _estimate(self, index: int, span: slice, g: Tensor) -> Tensor | None:
-        """Curvature estimate of a chunk of the index-th trained parameter, where this step makes one."""
-        return None
+    def _check_measured(self, plan: StepPlan, scalars: list[float]) -> None:
+        checks.finite(scalars, getattr(plan.probing, "eps", None))
 
-    def _before_update(self, step: int, gradient: Chunk) -> None:
-        """What has to be known of all chunks before the first moves."""
-
-    def _begin(self) -> int:
-        """Number of the step that starts now."""
-        trained = [id(p) for group in self.param_groups for p in group["params"] if p.requires_grad]
-        if trained != [id(target.tensor) for target in self._targets]:
-            try:
-                self._prepare()
-            except BaseException:
-                self._targets = []  # nothing half prepared is taken for ready
-                raise
-        named = [(target.tensor, target.name) for target in self._targets]
-        if self._claim is None:
-            self._claim = checks.Claim(type(self).__name__, named)
-        self._claim.check(named)
-        step = self.param_groups[0]["step"] + 1
-        if self._schedule:
-            for group in self.param_groups:
-                group["lr"] = self._schedule(step)
-        for group in self.param_groups:
-            checks.nonnegative(group["lr"], f"lr at step {step}")
-        if self.trajectory is not None:
-            self.trajectory.check(self, step)
-        return step
-
-    def _apply(self, step: int, scalars: list[float]) -> None:
+    def apply(self, plan: StepPlan, scalars: list[float], samples: tuple[Any, Any] = (None, None)) -> None:
         """Move every parameter, given what was measured: all of the step or, where it raises, all or nothing of it."""
         undo = Undo()
         try:
             try:
                 undo.modes()
                 torch.set_grad_enabled(False)
-                self._move(step, scalars)
+                self._move(plan, scalars, samples)
             finally:
                 undo.run()
         finally:
             undo.run()
 
-    def _move(self, step: int, scalars: list[float]) -> None:
-        moves: chunkwise.Moves | kernels.Launches | None = None
-        statistics, before = self._statistics.after(self._coefficients(scalars)), [dict(g) for g in self.param_groups]
+    def _move(self, plan: StepPlan, scalars: list[float], samples: tuple[Any, Any]) -> None:
+        count = plan.measurement.num_scalars(plan.probing, self.num_blocks)
+        own, rest = scalars[:count], scalars[count:]
+        gradient = plan.measurement.gradient(self, plan, own, samples[0])
+        estimate: Estimate | None = plan.measurement.estimate(self, plan, gradient)
+        if plan.source is not None:
+            estimate = plan.source.estimate(self, plan, gradient, rest, samples[1])
+        if plan.asks_floors and estimate is not None:
+            plan = layer_floors.ask(self, plan, estimate)
+        statistics = self._statistics_after(plan, scalars)
+        watch = RoundingWatch() if not self._warned and plan.step & (plan.step - 1) == 0 else None
+        moves = self.moves(plan, own, gradient, estimate, watch)
         try:
-            for group in self.param_groups:
-                group["step"] = step
-            gradient = self._gradient(step, scalars)
-            self._before_update(step, gradient)
-            watch = RoundingWatch() if not self._warned and step & (step - 1) == 0 else None
-            if not kernels.can_apply(self):
-                moves = chunkwise.Moves(self, watch, gradient)
-            else:
-                if watch is not None:
-                    chunkwise.sample_rounding(self, watch, gradient)
-                moves = kernels.Launches(self, step, scalars)
-            self._finish(moves, statistics, step, scalars)
-        except BaseException:
-            try:
-                if moves is not None:  # an interrupt, most probably: what has begun is made whole
-                    self._finish(moves, statistics, step, scalars)
-            finally:
-                if moves is None or not moves.begun:
-                    for group, values in zip(self.param_groups, before, strict=True):
-                        group.update(values)
+            self._complete(moves, plan, scalars, statistics)
+        except BaseException:  # an interrupt, most probably: what has begun is made whole
+            self._complete(moves, plan, scalars, statistics)
             raise
-        self._warned = self._warned or (watch is not None and watch.warn(step, stacklevel=5))
+        self._warned = self._warned or (watch is not None and watch.warn(plan.step, stacklevel=6))
 
-    def _finish(self, moves: Any, statistics: Statistics, step: int, scalars: list[float]) -> None:
+    def moves(
+        self,
+        plan: StepPlan,
+        scalars: list[float],
+        gradient: Chunk,
+        estimate: Estimate | None,
+        watch: RoundingWatch | None = None,
+    ) -> chunkwise.Moves | kernels.Launches:
+        """The update of parameters and state, by the kernels where they can; its ``make`` makes it."""
+        if not kernels.can_update(self, plan):
+            return chunkwise.Moves(self, plan, watch, gradient, estimate)
+        if watch is not None:
+            chunkwise.sample_rounding(self, plan, watch, gradient, estimate)
+        return kernels.Launches(self, plan, plan.measurement.coefficients(plan, scalars)[0])
+
+    def _complete(self, moves: Any, plan: StepPlan, scalars: list[float], statistics: Statistics) -> None:
         """Move, and note that it was done; to be called again where it was interrupted."""
         moves.make()
-        self._statistics = statistics
-        if self.trajectory is not None:
-            self.trajectory.append(self, step, scalars)
+        self._layout = layout_of(plan.rules, plan.storage)
+        self.statistics = statistics
+        for group in self.param_groups:
+            group["step"] = plan.step
+        if self.trajectory is not None and plan.step >= self.trajectory.header["first_step"]:
+            self.trajectory.append(self, plan.step, scalars)
 
-    def _words(self, draw: int, target: Target, span: slice) -> Tensor:
-        group = self.param_groups[0]
-        return noise.words(
-            group["seed"], group["step"], draw, target.id, span.start, span.stop - span.start, target.tensor.device
-        )
+    def note(self, plan: StepPlan, scalars: list[float]) -> None:
+        """Count a step whose update has been made elsewhere; no scalars where it moved nothing."""
+        self._complete(_Made(), plan, scalars, self._statistics_after(plan, scalars))
 
-    def _allocate(self, p: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[p]
-        for name in self._STATE:
-            if name not in state:
-                state.update(storage.allocate(p, name, group["state_dtype"], self._INITIAL.get(name, 0.0)))
-        for name in self._COUNTERS:
-            if name not in state:
-                state[name] = torch.zeros((), dtype=torch.int64, device=p.device)
+    def _statistics_after(self, plan: StepPlan, scalars: list[float]) -> Statistics:
+        count = plan.measurement.num_scalars(plan.probing, self.num_blocks)
+        return self.statistics.after(plan.measurement.coefficients(plan, scalars[:count]))
 
-    def _read_state(self, index: int, name: str, span: slice) -> Tensor:
-        """Elements of a state, also before it is allocated."""
-        p = self._targets[index].tensor
-        if name in self.state.get(p, {}):
-            return storage.read(self.state[p], name, span, compute_dtype(p.dtype))
-        size = span.stop - span.start
-        return torch.full((size,), self._INITIAL.get(name, 0.0), dtype=compute_dtype(p.dtype), device=p.device)
+    def words(self, plan: StepPlan, draw: int, target: Target, span: slice) -> Tensor:
+        """Random words for elements of a parameter."""
+        count, device = span.stop - span.start, target.tensor.device
+        return noise.words(plan.seed, plan.step, draw, target.id, span.start, count, device)
 
-    def _state_writes(self, index: int, span: slice, updates: Updates) -> list[tuple[Tensor, Tensor]]:
-        """What to copy where, for a chunk's state to be as updated."""
-        target, writes = self._targets[index], []
-        state = self.state[target.tensor]
-        for name, value in updates.items():
-            if name in self._COUNTERS:
-                writes.append((state[name], state[name] + value.sum()))
+    def state_writes(self, index: int, plan: StepPlan, span: slice, old: Any, new: Any) -> list[tuple[Tensor, Tensor]]:
+        """What to copy where, for those elements of a parameter's state that have changed."""
+        target, writes = self.targets[index], []
+        rule, state = plan.rules[target.layer], self.state[target.tensor]
+        for position, name in enumerate(rule.kept):
+            value = getattr(new, name)
+            if value is getattr(old, name):
                 continue
-            draw = noise.STATE_DRAW + self._STATE.index(name)
-            words = self._words(draw, target, span) if storage.is_rounded(state, name) else None
+            if name in rule.COUNTERS:
+                writes.append((state[name], value))
+                continue
+            draw = noise.STATE_DRAW + position
+            words = self.words(plan, draw, target, span) if storage.is_rounded(state, name) else None
             writes += storage.writes(state, name, span, value, words)
         return writes
 
-    def _prepare(self) -> None:
-        """Make the list of trained parameters, with their groups, ids and names; check every group."""
-        self._targets: list[Target] = []
-        self._groups: list[dict[str, Any]] = []
-        position = 0
-        for group in self.param_groups:
-            self._check(group)
-            self._check_shared(group, self.param_groups[0])
-            names = group.get("param_names") or [None] * len(group["params"])
-            for name, p in zip(names, group["params"], strict=True):
-                label = name or f"at position {position}"
-                if p.requires_grad:
-                    checks.parameter(p, label)
-                    self._targets.append(Target(p, noise.parameter_id(name or position), label))
-                    self._groups.append(group)
-                position += 1
-        if not self._targets:
-            raise ValueError("no parameter requires a gradient; unfreeze those to be tuned")
-        if len({target.id for target in self._targets}) < len(self._targets):
-            twice = [name for name, count in Counter(target.name for target in self._targets).items() if count > 1]
-            raise ValueError(f"parameters share the names {twice}, so they would share directions; give each its own")
-        self._claim = None
 
-    def _check(self, group: dict[str, Any]) -> None:
-        """Raise ValueError if a group's hyper-parameters are out of their range."""
-        checks.nonnegative(group["lr"], "lr")
-        checks.nonnegative(group["weight_decay"], "weight_decay")
-        checks.whole(group["seed"], "seed", 0, 1 << 64, "any such number will do")
-        checks.one_of(group["rounding"], "rounding", ("nearest", "stochastic"))
-        group["state_dtype"] = storage.dtype_name(group["state_dtype"])
+class _Made:
+    """Moves that were made elsewhere."""
 
-    def layer_name(self, index: int) -> str:
-        """Name of the index-th group: its ``"layer"`` entry, else its position."""
-        return str(self.param_groups[index].get("layer", f"layer {index}"))
-
-    def state_bytes(self) -> int:
-        """Predicted bytes of the state, which is allocated at the first step."""
-        total = 0
-        for target, group in zip(self._targets, self._groups, strict=True):
-            wide = compute_dtype(target.tensor.dtype).itemsize
-            total += len(self._STATE) * precision.state_bytes(target.tensor.numel(), group["state_dtype"], wide)
-        return total
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As `torch.optim.Optimizer.add_param_group`; the new layer joins at the current step.
-
-        Raises:
-            ValueError: If a key is none of the method's, of a scheduler's or "layer" or "name", or a parameter is given
-                twice, or cannot be trained here; the group has then not joined.
-        """
-        if isinstance(param_group, dict):
-            checks.group(param_group, self.param_groups, self.defaults)
-        super().add_param_group(param_group)
-        self.param_groups[-1]["step"] = self.param_groups[0]["step"]
-        if hasattr(self, "_targets"):  # else the constructor has more to come
-            try:
-                self._prepare()
-            except ValueError:
-                self.param_groups.pop()
-                self._prepare()
-                raise
-
-    def device_class(self) -> str:
-        """Kinds of device that hold the trained parameters."""
-        return "+".join(sorted({target.tensor.device.type for target in self._targets}))
-
-    def identity(self) -> dict[str, Any]:
-        """What a checkpoint or a trajectory must have in common with the optimizer that takes it."""
-        return identity.describe(type(self).__name__, self._STATE, self._targets)
-
-    def check_identity(self, other: Mapping[str, Any], what: str) -> None:
-        """Raise ValueError if it was made by another method, noise version or set of parameters."""
-        identity.compare(self.identity(), other, [target.name for target in self._targets], what)
-
-    def state_dict(self) -> dict[str, Any]:
-        """As `torch.optim.Optimizer.state_dict`, with the `identity` of what it belongs to."""
-        if self.param_groups[0]["step"]:  # a parameter that has joined since the last step has none yet
-            with torch.inference_mode(False):
-                for target, group in zip(self._targets, self._groups, strict=True):
-                    self._allocate(target.tensor, group)
-        return {**super().state_dict(), "helene": self.identity()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As `torch.optim.Optimizer.load_state_dict`; the trajectory goes on bit for bit, seed included.
-
-        Raises:
-            ValueError: If it comes from another method, another noise version or other parameters, or lacks state, or
-                has it of another shape or with NaN or infinity in it, or a hyper-parameter is out of its range;
-                nothing is then changed.
-        """
-        if "helene" not in state_dict:
-            raise ValueError("this state_dict was not made by an optimizer of helene; start from a fresh state")
-        self.check_identity(state_dict["helene"], "state_dict")
-        saved.check_groups(self, state_dict["param_groups"])
-        saved.check_state(self, state_dict)
-        super().load_state_dict(state_dict)
-        places = [i for group in state_dict["param_groups"] for i in group["params"]]
-        params = [p for group in self.param_groups for p in group["params"]]
-        for i, p in zip(places, params, strict=True):
-            if i in state_dict["state"]:  # torch has cast the tensors to the parameter's dtype, ours may differ
-                entries = state_dict["state"][i].items()
-                with torch.inference_mode(False):  # or no later step may write it
-                    self.state[p] = {k: v.to(p.device, copy=True) if isinstance(v, Tensor) else v for k, v in entries}
-        self._prepare()
-
-    def _check_shared(self, group: Mapping[str, Any], first: Mapping[str, Any]) -> None:
-        for key in self._SHARED:
-            if group.get(key) != first.get(key):
-                raise ValueError(f"{key} belongs to the whole step, but groups have {group.get(key)!r} and others")
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = ("_model", "_schedule", "_statistics", "_warned", "_STATE", "_rules")
-        return {**super().__getstate__(), **{name: self.__dict__[name] for name in kept if name in self.__dict__}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "_model" in state:
-            self.trajectory = self.last_loss = None
-            self._prepare()
+    def make(self) -> None:
+        """Nothing is left to do."""

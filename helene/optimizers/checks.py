@@ -1,4 +1,4 @@
-"""Argument checks that name the value, the limit and the way out."""
+"""Checks of parameters, groups and closures that name the value, the limit and the way out."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from helene.optimizers.measurement import Measurement, Pairs
+from helene.plan import Probing, names
+from helene.rules import CurvatureRule, HeleneRule, Rule
+from helene.storage import Storage
+
 SUPPORTED = torch.float64, torch.float32, torch.bfloat16, torch.float16
-LARGEST = torch.finfo(torch.float32).max
 LABELS = "params", "param_names", "layer", "name"  # beside hyper-parameters in a group
 SCHEDULERS = "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"  # keys that torch's keep in it
+_ANY = frozenset(names(Probing, HeleneRule, Storage))  # hyper-parameters that some method reads
 
 
 def closure(value: Any) -> Callable[[], Any]:
@@ -42,48 +47,6 @@ def without_backward() -> Iterator[None]:
             "the closure calls backward; it must only return the loss, so take backward out (a loss that has a "
             "derivative in it takes that inside torch.enable_grad(), with create_graph=True)"
         ) from err
-
-
-def positive(value: Any, name: str, advice: str) -> None:
-    """Raise ValueError unless value is a number above 0 (infinity is allowed)."""
-    if not _is_number(value) or not value > 0:
-        raise ValueError(f"{name} must be positive, got {value!r}; {advice}")
-
-
-def finite_positive(value: Any, name: str, advice: str) -> None:
-    """Raise ValueError unless value is a number above 0 that is finite in float32."""
-    positive(value, name, advice)
-    nonnegative(value, name)
-
-
-def nonnegative(value: Any, name: str) -> None:
-    """Raise ValueError unless value is a number, 0 or above, that is finite in float32."""
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    if not _is_number(value) or not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be a finite number, 0 or above, got {value!r}")
-    if value > LARGEST:
-        raise ValueError(f"{name} must be at most {LARGEST:.3g}, the largest float32, got {value!r}")
-
-
-def fraction(value: Any, name: str) -> None:
-    """Raise ValueError unless value lies in [0, 1)."""
-    if not _is_number(value) or not 0 <= value < 1:
-        raise ValueError(f"{name} must be in [0, 1), got {value!r}; 0.9 is usual")
-
-
-def whole(value: Any, name: str, least: int, below: int, advice: str) -> None:
-    """Raise ValueError unless value is an integer in [least, below)."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be an integer, {least} or above, got {value!r}; {advice}")
-    if value >= below:
-        raise ValueError(f"{name} must be below {below}, got {value!r}; {advice}")
-
-
-def one_of(value: Any, name: str, choices: Sequence[Any]) -> None:
-    """Raise ValueError unless value is one of the choices."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}; got {value!r}")
 
 
 def parameter(p: Tensor, name: str) -> None:
@@ -145,12 +108,51 @@ def _place(groups: Sequence[Mapping[str, Any]], number: int, i: int) -> str:
     return f"parameter {name} of group {number}"
 
 
-def finite(scalars: Sequence[float], group: Mapping[str, Any]) -> None:
+def shared(descriptions: Sequence[Any], keys: Iterable[str]) -> None:
+    """Raise ValueError unless groups agree on hyper-parameters that belong to the whole step."""
+    for other in descriptions[1:]:
+        for key in keys:
+            mine, first = getattr(other, key), getattr(descriptions[0], key)
+            if mine != first:
+                raise ValueError(f"{key} belongs to the whole step, but groups have {mine!r} and others {first!r}")
+
+
+def layout(old: Sequence[Any], new: Sequence[Any], layer_name: Callable[[int], str]) -> None:
+    """Raise ValueError where hyper-parameters ask for other state than a layer has had since its first step."""
+    for index, ((had, stored), (wants, asked)) in enumerate(zip(old, new, strict=False)):
+        way_out = "set it before the first step, or make a new optimizer"
+        if stored != asked:
+            raise ValueError(
+                f"state_dtype of {layer_name(index)} is {asked!r}, its state is stored as {stored!r}; {way_out}"
+            )
+        if had != wants:
+            raise ValueError(
+                f"the state of {layer_name(index)} is ({', '.join(had)}), its hyper-parameters have come to ask for "
+                f"({', '.join(wants)}); what they are follows from curvature and momentum: {way_out}"
+            )
+
+
+def source(rule: Rule, measurement: Measurement) -> None:
+    """Raise ValueError if the curvature source takes probes that the method does not make."""
+    if isinstance(rule, CurvatureRule) and rule.curvature.needs_probes and not isinstance(measurement, Pairs):
+        raise ValueError(f"curvature={rule.curvature.name!r} needs probes; use 'backprop' or 'sampled_labels' here")
+
+
+def strangers(group: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raise ValueError if a group has a hyper-parameter of another method, which nothing would read."""
+    for key in sorted(group.keys() & _ANY - {*known}):
+        raise ValueError(
+            f"a parameter group has the key {key!r}, which this method does not read; take it out: known are "
+            f"{', '.join((*LABELS, *known))}"
+        )
+
+
+def finite(scalars: Sequence[float], eps: float | None) -> None:
     """Raise FloatingPointError unless what a step measured from finite losses is finite too."""
     if not all(map(math.isfinite, scalars)):
         raise FloatingPointError(
-            f"slopes {list(scalars)[:4]} of finite losses are not finite, so eps = {group.get('eps')!r} is too "
-            "small; parameters and state are unchanged. 1e-3 is usual in float32"
+            f"slopes {list(scalars)[:4]} of finite losses are not finite, so eps = {eps!r} is too small; parameters "
+            "and state are unchanged. 1e-3 is usual in float32"
         )
 
 
@@ -193,7 +195,3 @@ def _overlaps(p: Tensor) -> bool:
             return p.numel() > 0
         reach += stride * (size - 1)
     return False
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from helene import noise, precision
+from helene.curvature import Estimate
 from helene.directions import CHUNK, chunks, compute_dtype
-from helene.optimizers import state as storage
+from helene.optimizers.measurement import Chunk
+from helene.plan import StepPlan
 
 if TYPE_CHECKING:
-    from helene.optimizers.base import Base, Chunk
+    from helene.optimizers.base import Base
     from helene.optimizers.rounding import RoundingWatch
 
 
@@ -23,14 +25,19 @@ class Moves:
 
     Args:
         optimizer: Whose step it is.
+        plan: Of the step.
         watch: Noted what rounding to nearest loses.
         gradient: The gradient estimate.
+        estimate: The curvature estimate, where this step makes one.
     """
 
-    def __init__(self, optimizer: Base, watch: RoundingWatch | None, gradient: Chunk) -> None:
-        self._optimizer, self._watch, self._gradient = optimizer, watch, gradient
+    def __init__(
+        self, optimizer: Base, plan: StepPlan, watch: RoundingWatch | None, gradient: Chunk, estimate: Estimate | None
+    ) -> None:
+        self._optimizer, self._plan, self._watch = optimizer, plan, watch
+        self._gradient, self._estimate = gradient, estimate
         self._spans: list[tuple[int, slice | None]] = []  # None: a parameter that is not contiguous is copied back
-        for index, target in enumerate(optimizer._targets):
+        for index, target in enumerate(optimizer.targets):
             p = target.tensor
             self._spans += [(index, slice(start, end)) for start, end in chunks(p.numel(), p.device)]
             self._spans += [] if p.is_contiguous() else [(index, None)]
@@ -45,8 +52,8 @@ class Moves:
 
     def make(self) -> None:
         """Make all moves that have not been made."""
-        for target, group in zip(self._optimizer._targets, self._optimizer._groups, strict=True):
-            self._optimizer._allocate(target.tensor, group)
+        for target in self._optimizer.targets:
+            self._optimizer.allocate(target, self._plan.rules[target.layer], self._plan.storage[target.layer])
         while self._done < len(self._spans):
             if self._known[0] != self._done:
                 self._known = self._known[0], []  # free before the next are made
@@ -56,21 +63,22 @@ class Moves:
             self._done += 1
 
     def _values(self, index: int, span: slice | None) -> list[tuple[Tensor, Tensor]]:
-        optimizer, target, group = self._optimizer, self._optimizer._targets[index], self._optimizer._groups[index]
-        p = target.tensor
+        optimizer, plan, target = self._optimizer, self._plan, self._optimizer.targets[index]
+        p, rule = target.tensor, plan.rules[target.layer]
         if span is None:
             return [(p.detach(), self._flat[index].view(p.shape))]
         if not p.is_contiguous() and index not in self._flat:
             self._flat = {index: p.detach().reshape(-1)}
         theta, wide = self._flat.get(index, p.detach()).view(-1)[span], compute_dtype(p.dtype)
         old, g = theta.to(wide), self._gradient(index, span.start, span.stop)
-        state = {name: storage.read(optimizer.state[p], name, span, wide) for name in optimizer._STATE}
-        new, updates = optimizer._update(group, old, g, state, optimizer._estimate(index, span, g))
-        writes = optimizer._state_writes(index, span, updates)
-        if group["lr"] == 0:
+        state = optimizer.read_state(index, rule, span)
+        estimate = self._estimate and self._estimate(index, span.start, span.stop, g)
+        new, moved = rule.update(plan.step, old, g, state, estimate)
+        writes = optimizer.state_writes(index, plan, span, state, moved)
+        if rule.lr == 0:
             return writes  # x - 0 would turn a negative zero positive
-        if p.dtype != wide and group["rounding"] == "stochastic":
-            words = optimizer._words(noise.ROUNDING_DRAW, target, span)
+        if p.dtype != wide and plan.storage[target.layer].rounding == "stochastic":
+            words = optimizer.words(plan, noise.ROUNDING_DRAW, target, span)
             new = precision.round_stochastically(new, words, p.dtype)
         elif p.dtype != wide:
             wanted, new = new, new.to(p.dtype)
@@ -79,19 +87,16 @@ class Moves:
         return [*writes, (theta, new)]
 
 
-def apply(optimizer: Base, watch: RoundingWatch | None, gradient: Chunk) -> None:
-    """Move every parameter and its state, see `Moves`."""
-    Moves(optimizer, watch, gradient).make()
-
-
-def sample_rounding(optimizer: Base, watch: RoundingWatch, gradient: Chunk) -> None:
+def sample_rounding(
+    optimizer: Base, plan: StepPlan, watch: RoundingWatch, gradient: Chunk, estimate: Estimate | None
+) -> None:
     """Show the watch what the update of each parameter's first elements loses, moving nothing."""
-    for index, (target, group) in enumerate(zip(optimizer._targets, optimizer._groups, strict=True)):
-        p = target.tensor
-        if group["rounding"] == "stochastic" or p.dtype == (wide := compute_dtype(p.dtype)):
+    for index, target in enumerate(optimizer.targets):
+        p, rule = target.tensor, plan.rules[target.layer]
+        if plan.storage[target.layer].rounding == "stochastic" or p.dtype == (wide := compute_dtype(p.dtype)):
             continue
         span = slice(0, min(p.numel(), CHUNK))
         old, g = p.detach().reshape(-1)[span].to(wide), gradient(index, span.start, span.stop)
-        state = {name: optimizer._read_state(index, name, span) for name in optimizer._STATE}
-        new, _ = optimizer._update(group, old, g, state, optimizer._estimate(index, span, g))
+        state = optimizer.read_state(index, rule, span)
+        new, _ = rule.update(plan.step, old, g, state, estimate and estimate(index, span.start, span.stop, g))
         watch.note(old, new, new.to(p.dtype))

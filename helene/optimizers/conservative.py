@@ -9,10 +9,50 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from helene import functional
-from helene.optimizers.base import Chunk, LearningRate, Updates
+from helene.optimizers.base import LearningRate
+from helene.optimizers.measurement import Chunk, Measured, Pairs
 from helene.optimizers.zeroth import Directions, ZerothOrder
+from helene.plan import Probing, StepPlan
 from helene.probe import Closure
+from helene.rules import DecayLastRule
+
+
+class BestOfThree(Pairs):
+    """The slopes, and which of theta, theta − lr g and theta + lr g has the lowest loss: 0, 1 or −1."""
+
+    sums_directions = False  # a refused step still decays theta
+
+    def forwards(self, probing: Probing, num_blocks: int) -> int:
+        """See `Measurement`."""
+        return super().forwards(probing, num_blocks) + (3 if probing.two_sided else 2)
+
+    def num_scalars(self, probing: Probing, num_blocks: int) -> int:
+        """See `Measurement`."""
+        return super().num_scalars(probing, num_blocks) + 1
+
+    def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
+        """See `Measurement`."""
+        coefficients, loss = self.slopes(optimizer, closure, plan)
+        assert isinstance(plan.probing, Probing)
+        here = optimizer.loss_here(closure) if plan.probing.two_sided else loss
+        move = _Move(optimizer, plan, optimizer.combination(plan, coefficients))
+        choice, least = 0.0, here.item()
+        for side in (1.0, -1.0):
+            try:
+                value = optimizer.probe.loss(closure, move, -side).item()
+            except FloatingPointError:
+                value = math.inf
+            if value < least:
+                choice, least = side, value
+        return Measured([*coefficients, choice], loss)
+
+    def coefficients(self, plan: StepPlan, scalars: list[float]) -> list[float]:
+        """See `Measurement`."""
+        return scalars[:-1]
+
+    def gradient(self, optimizer: Any, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
+        """See `Measurement`: g, with the sign of the choice."""
+        return optimizer.combination(plan, [scalars[-1] * c for c in scalars[:-1]])
 
 
 class ZOConservative(ZerothOrder):
@@ -31,47 +71,20 @@ class ZOConservative(ZerothOrder):
         options: See `ZerothOrder`.
     """
 
+    RULE = DecayLastRule
+    MEASUREMENT = BestOfThree()
+
     def __init__(self, params: Iterable[Any], lr: LearningRate = 1e-6, **options: Unpack[Directions]) -> None:
         super().__init__(params, {"lr": lr}, options)
-
-    def forwards_at(self, step: int) -> int:
-        """Forwards that a step makes."""
-        return super().forwards_at(step) + (3 if self.param_groups[0]["two_sided"] else 2)
-
-    def _measure(self, closure: Closure, step: int) -> tuple[list[float], Tensor]:
-        coefficients, loss = super()._measure(closure, step)
-        here = self._loss(closure) if self.param_groups[0]["two_sided"] else loss
-        move = _Move(self, self._combination(step, coefficients))
-        choice, least = 0.0, here.item()
-        for side in (1.0, -1.0):
-            try:
-                value = self._probe.loss(closure, move, -side).item()
-            except FloatingPointError:
-                value = math.inf
-            if value < least:
-                choice, least = side, value
-        return [*coefficients, choice], loss
-
-    def _num_scalars(self, step: int) -> int:
-        return super()._num_scalars(step) + 1
-
-    def _gradient(self, step: int, scalars: list[float]) -> Chunk:
-        return self._combination(step, [scalars[-1] * c for c in self._coefficients(scalars)])
-
-    def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
-    ) -> tuple[Tensor, Updates]:
-        moved = functional.descend(theta, g, group["lr"])
-        return functional.decay(moved, group["lr"], group["weight_decay"]), {}
 
 
 class _Move:
     """lr · g as a displacement."""
 
-    def __init__(self, optimizer: ZOConservative, gradient: Chunk) -> None:
+    def __init__(self, optimizer: Any, plan: StepPlan, gradient: Chunk) -> None:
         self.gradient = gradient
-        groups = zip(optimizer._targets, optimizer._groups, strict=True)
-        self.known = {target.id: (index, float(group["lr"])) for index, (target, group) in enumerate(groups)}
+        targets = enumerate(optimizer.targets)
+        self.known = {target.id: (index, plan.rules[target.layer].lr) for index, target in targets}
 
     def chunk(
         self, parameter: int, start: int, end: int, device: torch.device, dtype: torch.dtype = torch.float32

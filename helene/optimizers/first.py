@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from helene.curvature import by_chunks, mean_gradient
-from helene.optimizers.base import Base, Chunk
-from helene.probe import Closure
+from helene.optimizers.base import Base
+from helene.optimizers.measurement import Backward
 
 
 class FirstOrder(Base):
@@ -17,14 +14,4 @@ class FirstOrder(Base):
     memory of the gradient and of the activations. Not replayable: the update is not a function of a few scalars.
     """
 
-    def forwards_at(self, step: int) -> int:
-        """Forwards that a step makes, a backward counted as two."""
-        return 3
-
-    def _measure(self, closure: Closure, step: int) -> tuple[list[float], Tensor]:
-        self._gradients, loss = mean_gradient(closure, [target.tensor for target in self._targets])
-        return [], loss
-
-    def _gradient(self, step: int, scalars: list[float]) -> Chunk:
-        gradients, self._gradients = self._gradients, []
-        return by_chunks(gradients)
+    MEASUREMENT = Backward()

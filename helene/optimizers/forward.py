@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import torch
@@ -11,18 +12,79 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from helene import functional
 from helene.directions import Direction, Target, chunks, compute_dtype
-from helene.optimizers.base import LearningRate, Updates
-from helene.optimizers.zeroth import Directions, ZerothOrder
+from helene.optimizers.base import LearningRate, Options
+from helene.optimizers.measurement import Chunk, Measured, Measurement
+from helene.optimizers.zeroth import ZerothOrder
+from helene.plan import Probing, Seeded, StepPlan, check_directions
 from helene.probe import Closure, scalar_loss
+from helene.rules import SGDRule
 from helene.undo import Undo
+
+
+class ForwardGradOptions(Options, total=False):
+    """Keyword arguments of `ForwardGrad`; it has no probes, so neither eps nor sides."""
+
+    num_directions: int
+    distribution: str
+    direction_per_layer: bool
+    model: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class TangentProbing(Seeded):
+    """The directions of `ForwardGrad`."""
+
+    num_directions: int = 1
+    distribution: str = "gaussian"
+    direction_per_layer: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_directions(self)
+
+    is_one_gaussian = Probing.is_one_gaussian
+
+
+class Tangents(Measurement):
+    """zᵀ∇L(theta) of each direction, by forward-mode differentiation."""
+
+    sums_directions = True
+
+    def forwards(self, probing: TangentProbing, num_blocks: int) -> int:
+        """See `Measurement`: a forward with its tangent counts as two."""
+        return 2 * probing.num_directions * num_blocks
+
+    def num_scalars(self, probing: TangentProbing, num_blocks: int) -> int:
+        """See `Measurement`."""
+        return probing.num_directions * num_blocks
+
+    def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
+        """See `Measurement`."""
+        assert isinstance(plan.probing, TangentProbing)
+        scalars, losses = [], []
+        for draw in range(plan.probing.num_directions):
+            direction = optimizer.direction(plan, draw)
+            for block, probe in enumerate(optimizer.probes):
+                length = optimizer.length(plan, direction, block)
+                loss, slope = _directional(closure, probe.targets, direction, length)
+                losses.append(loss)
+                scalars.append(slope * length / plan.probing.num_directions)
+        return Measured(scalars, torch.stack(losses).mean())
+
+    def coefficients(self, plan: StepPlan, scalars: list[float]) -> list[float]:
+        """See `Measurement`."""
+        return scalars
+
+    def gradient(self, optimizer: Any, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
+        """See `Measurement`."""
+        return optimizer.combination(plan, scalars)
 
 
 class ForwardGrad(ZerothOrder):
     r"""theta ← theta − lr (c z + weight_decay · theta),  c = zᵀ∇L(theta) by jvp (Baydin et al. 2022, algorithm 1).
 
-    MeZO's step in the limit eps → 0, without its rounding error; ``eps`` and ``two_sided`` have no effect.
+    MeZO's step in the limit eps → 0, without its rounding error.
 
     Cost of a step: one forward with its tangent, counted as 2 forwards, 2 draws of z, 2 passes over the parameters; no
     state; scratch memory for z (the bytes of all trained parameters, twice those of the largest) and for the tangents
@@ -33,31 +95,15 @@ class ForwardGrad(ZerothOrder):
     Args:
         params: Parameters, named parameters or groups of either; a group is a layer.
         lr: Learning rate, a number or a function of the step (the first is 1).
-        options: See `ZerothOrder`.
+        options: See `ZerothOrder`; ``eps`` and ``two_sided`` are none of this method's.
     """
 
-    def __init__(self, params: Iterable[Any], lr: LearningRate = 1e-6, **options: Unpack[Directions]) -> None:
+    RULE = SGDRule
+    PROBING = TangentProbing
+    MEASUREMENT = Tangents()
+
+    def __init__(self, params: Iterable[Any], lr: LearningRate = 1e-6, **options: Unpack[ForwardGradOptions]) -> None:
         super().__init__(params, {"lr": lr}, options)
-
-    def forwards_at(self, step: int) -> int:
-        """Forwards that a step makes, one with its tangent counted as two."""
-        return 2 * self.param_groups[0]["num_directions"] * len(self._probes)
-
-    def _slopes(self, closure: Closure, step: int, first_draw: int = 0) -> tuple[list[float], Tensor]:
-        coefficients, losses = [], []
-        for draw in range(self.param_groups[0]["num_directions"]):
-            direction = self._direction(step, first_draw + draw)
-            for block, probe in enumerate(self._probes):
-                length = self._length(direction, block)
-                loss, slope = _directional(closure, probe.targets, direction, length)
-                losses.append(loss)
-                coefficients.append(slope * length / self.param_groups[0]["num_directions"])
-        return coefficients, torch.stack(losses).mean()
-
-    def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
-    ) -> tuple[Tensor, Updates]:
-        return functional.sgd_step(theta, g, lr=group["lr"], weight_decay=group["weight_decay"]), {}
 
 
 def _directional(closure: Closure, targets: list[Target], direction: Direction, length: float) -> tuple[Tensor, float]:

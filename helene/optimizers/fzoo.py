@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from helene import functional
-from helene.optimizers import checks
-from helene.optimizers.base import Base, LearningRate, Options, Updates
-from helene.optimizers.zeroth import MAX_DIRECTIONS, ZerothOrder
+from helene import functional, numeric
+from helene.optimizers.base import LearningRate, Options
+from helene.optimizers.measurement import Chunk, Measured, Measurement
+from helene.optimizers.zeroth import ZerothOrder
+from helene.plan import MAX_DIRECTIONS, Seeded, StepPlan
 from helene.probe import Closure
+from helene.rules import SGDRule
 
 
 class FZOOOptions(Options, total=False):
@@ -21,6 +24,55 @@ class FZOOOptions(Options, total=False):
     eps: float
     num_directions: int
     model: nn.Module | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadProbing(Seeded):
+    """The probing of `FZOO`."""
+
+    two_sided: ClassVar[bool] = False
+    distribution: ClassVar[str] = "rademacher"
+    direction_per_layer: ClassVar[bool] = False
+    is_one_gaussian: ClassVar[bool] = False
+
+    eps: float = 1e-4
+    num_directions: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        numeric.finite_positive(self.eps, "eps", "1e-4 is published")
+        numeric.whole(self.num_directions, "num_directions", 2, MAX_DIRECTIONS, "a spread needs two; 8 is published")
+
+
+class Spread(Measurement):
+    """The weights of one-sided directions, see `functional.fzoo_weights`."""
+
+    sums_directions = True
+
+    def forwards(self, probing: SpreadProbing, num_blocks: int) -> int:
+        """See `Measurement`."""
+        return probing.num_directions + 1
+
+    def num_scalars(self, probing: SpreadProbing, num_blocks: int) -> int:
+        """See `Measurement`."""
+        return probing.num_directions
+
+    def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
+        """See `Measurement`."""
+        probing: Any = plan.probing
+        here = optimizer.loss_here(closure)
+        directions = [optimizer.direction(plan, draw) for draw in range(probing.num_directions)]
+        losses = [optimizer.probe.loss(closure, direction, probing.eps) for direction in directions]
+        *values, base = torch.stack([*losses, here]).double().tolist()
+        return Measured(functional.fzoo_weights(values, base), here)
+
+    def coefficients(self, plan: StepPlan, scalars: list[float]) -> list[float]:
+        """See `Measurement`."""
+        return scalars
+
+    def gradient(self, optimizer: Any, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
+        """See `Measurement`."""
+        return optimizer.combination(plan, scalars)
 
 
 class FZOO(ZerothOrder):
@@ -43,33 +95,9 @@ class FZOO(ZerothOrder):
             `helene.optimizers.base.Base`.
     """
 
-    _FIXED: ClassVar[Mapping[str, Any]] = {
-        "two_sided": False,
-        "distribution": "rademacher",
-        "direction_per_layer": False,
-    }
-    _OPTIONS: ClassVar[Mapping[str, Any]] = {
-        **Base._OPTIONS,
-        "eps": 1e-4,
-        "num_directions": 8,
-        "model": None,
-    }
+    RULE = SGDRule
+    PROBING = SpreadProbing
+    MEASUREMENT = Spread()
 
     def __init__(self, params: Iterable[Any], lr: LearningRate = 5e-5, **options: Unpack[FZOOOptions]) -> None:
-        super().__init__(params, {"lr": lr, **self._FIXED}, options)
-
-    def _measure(self, closure: Closure, step: int) -> tuple[list[float], Tensor]:
-        hyper, here = self.param_groups[0], self._loss(closure)
-        directions = [self._direction(step, draw) for draw in range(hyper["num_directions"])]
-        losses = [self._probe.loss(closure, direction, hyper["eps"]) for direction in directions]
-        *values, base = torch.stack([*losses, here]).double().tolist()
-        return functional.fzoo_weights(values, base), here
-
-    def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
-    ) -> tuple[Tensor, Updates]:
-        return functional.sgd_step(theta, g, lr=group["lr"], weight_decay=group["weight_decay"]), {}
-
-    def _check(self, group: dict[str, Any]) -> None:
-        super()._check(group)
-        checks.whole(group["num_directions"], "num_directions", 2, MAX_DIRECTIONS, "a spread needs two; 8 is published")
+        super().__init__(params, {"lr": lr}, options)

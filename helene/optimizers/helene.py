@@ -6,18 +6,15 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
-import torch
-from torch import Tensor
-
-from helene import functional
-from helene.floors import Floor, Layer, RadiusFloor
-from helene.optimizers import checks
-from helene.optimizers.base import Chunk, LearningRate, Updates
-from helene.optimizers.curved import CURVATURE, Curved
+from helene import numeric
+from helene.curvature import Source
+from helene.floors import Floor
+from helene.optimizers.base import LearningRate
 from helene.optimizers.zeroth import Directions, ZerothOrder
+from helene.rules import HeleneRule, Rule
 
 
-class Helene(Curved, ZerothOrder):
+class Helene(ZerothOrder):
     r"""Annealed momentum over a floored diagonal curvature (HELENE paper, Algorithms 1 and 2).
 
     With t the step, g = c z the SPSA gradient, alpha = beta1 + (1 − beta1) exp(−t / anneal_horizon):
@@ -50,9 +47,11 @@ class Helene(Curved, ZerothOrder):
         interval: Steps between estimates of h (k), >= 1.
         gamma: Scale of the curvature in the denominator, > 0.
         floor: λ_i, > 0: one number or rule of `helene.floors` for all layers, or one per layer. A group's own
-            ``"floor"`` wins. A rule that looks at h costs one more draw of z at the steps that estimate h.
+            ``"floor"`` wins. A rule that looks at h costs one more draw of z at the steps that estimate h, and
+            these steps then use h as it is stored (a difference with narrow state only).
         denominator_eps: Added to the denominator, >= 0.
-        curvature: A source of `helene.curvature`: "spsa", "spsa_own_batch", "backprop", "sampled_labels" or "none".
+        curvature: A source of `helene.curvature`: "spsa", "spsa_own_batch", "backprop", "sampled_labels", "none", or an
+            object of your own.
         bias_correction: Whether h is read as h / (1 − beta2ⁿ) after n estimates, which removes the pull of h_0 = 0; the
             paper does not.
         first_estimate: Step of the first estimate of h, >= 1. ``interval`` delays it as in a reading t mod k = 0.
@@ -61,6 +60,8 @@ class Helene(Curved, ZerothOrder):
     Raises:
         ValueError: If an argument is out of its range, no parameter requires a gradient, or a dtype is unsupported.
     """
+
+    RULE = HeleneRule
 
     def __init__(
         self,
@@ -75,13 +76,11 @@ class Helene(Curved, ZerothOrder):
         gamma: float = 1.0,
         floor: float | Floor | Sequence[float | Floor] = 1.0,
         denominator_eps: float = 1e-12,
-        curvature: str = "spsa",
+        curvature: str | Source = "spsa",
         bias_correction: bool = False,
         first_estimate: int = 1,
         **options: Unpack[Directions],
     ) -> None:
-        self._rules: dict[int, Floor] = {}
-        self._STATE = ("momentum",) if curvature == "none" else ("momentum", CURVATURE)
         hyper = {
             "lr": lr,
             "anneal_horizon": anneal_horizon,
@@ -98,86 +97,18 @@ class Helene(Curved, ZerothOrder):
         }
         super().__init__(_with_floors(list(params), floor), hyper, options)
 
-    def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
-    ) -> tuple[Tensor, Updates]:
-        h, updates = self._new_curvature(group, state, estimate)
-        theta, m = functional.helene_step(
-            theta,
-            g,
-            state["momentum"],
-            g.new_zeros(()) if h is None else h,
-            lr=group["lr"],
-            beta1=group["beta1"],
-            alpha=functional.anneal(group["step"], group["beta1"], group["anneal_horizon"]),
-            gamma=group["gamma"],
-            floor=group["floor"],
-            denominator_eps=group["denominator_eps"],
-            weight_decay=group["weight_decay"],
-            h_correction=self._correction(group),
-        )
-        return theta, {"momentum": m, **updates}
-
-    def _before_update(self, step: int, gradient: Chunk) -> None:
-        rules = {index: rule for index, rule in self._rules.items() if not isinstance(rule, RadiusFloor)}
-        if self._estimates_at(step) and rules:
-            for index, rule in rules.items():
-                self.param_groups[index]["floor"] = self._ask(rule, index, step)
-
-    def _ask(self, rule: Floor, index: int, step: int) -> float:
-        group = self.param_groups[index]
-        dimension = sum(p.numel() for p in group["params"] if p.requires_grad)
-        if not dimension:
-            return 1.0  # frozen or without elements: nothing is floored
-        value = float(rule(Layer(self.layer_name(index), index, dimension, step, lambda: self._layer_curvature(group))))
-        if not 0.0 < value < math.inf:
-            raise ValueError(
-                f"the floor of {self.layer_name(index)} is {value} by {rule!r} at step {step}, it must be positive and "
-                "finite: many h are 0 there; a constant, a mean or a higher quantile is not"
-            )
-        return value
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        for index, group in enumerate(self.param_groups):
-            radius = group["floor"] if isinstance(group["floor"], RadiusFloor) else self._rules.get(index)
-            if isinstance(radius, RadiusFloor):
-                group["floor"] = self._ask(radius, index, 0)
-                self._rules.pop(index, None)
-                if not any(p.numel() for p in group["params"] if p.requires_grad):
-                    self._rules[index] = radius  # asked again when something of the layer is unfrozen
-            elif callable(group["floor"]):
-                if group["curvature"] == "none" or group["first_estimate"] != 1:
-                    raise ValueError(
-                        f"the floor {group['floor']!r} looks at h from the first step on, so it needs a curvature "
-                        f"source and first_estimate=1; got {group['curvature']!r} and {group['first_estimate']}"
-                    )
-                self._rules[index], group["floor"] = group["floor"], math.nan
-            if index not in self._rules:
-                checks.positive(group["floor"], "floor", "the paper's ablation uses 1 to 3")
-
-    def _check(self, group: dict[str, Any]) -> None:
-        super()._check(group)
-        checks.fraction(group["beta1"], "beta1")
-        checks.positive(
-            group["anneal_horizon"], "anneal_horizon", "the number of steps of the run, or math.inf for no anneal"
-        )
-        checks.positive(group["gamma"], "gamma", "1 leaves h and the floor as they are")
-        checks.nonnegative(group["denominator_eps"], "denominator_eps")
-
-    def _factor(self, group: dict[str, Any], state: Updates) -> Tensor:
-        h = state.get(CURVATURE, torch.zeros(())) * self._correction(group)
-        return functional.precondition(h.new_ones(()), h, group["gamma"], group["floor"], group["denominator_eps"])
-
-    def _layer_diagnostics(self, group: dict[str, Any]) -> dict[str, Any]:
+    def _layer_diagnostics(self, layer: int, rule: Rule, step: int) -> dict[str, Any]:
         """The floor and the share of h above it, beside the effective step."""
-        correction, above, size = self._correction(group), 0, 0
-        for state in self._layer_states(group):
-            if CURVATURE in state:
-                above += int((state[CURVATURE] * correction > group["floor"]).sum())
-                size += state[CURVATURE].numel()
-        share = above / size if size else 0.0
-        return {"floor": group["floor"], "share_above_floor": share, **super()._layer_diagnostics(group)}
+        assert isinstance(rule, HeleneRule)
+        if callable(rule.floor):  # it follows h, and there is none before the first step
+            return {"floor": math.nan, "share_above_floor": 0.0, "effective_step": math.nan}
+        above, size = 0, 0
+        for state in self._layer_states(layer, rule):
+            if state.curvature is not None:
+                above += int((rule.read(step, state, state.momentum) > rule.floor).sum())
+                size += state.curvature.numel()
+        row = super()._layer_diagnostics(layer, rule, step)
+        return {"floor": rule.floor, "share_above_floor": above / size if size else 0.0, **row}
 
 
 def _with_floors(params: list[Any], floor: float | Floor | Sequence[float | Floor]) -> list[Any]:
@@ -189,7 +120,7 @@ def _with_floors(params: list[Any], floor: float | Floor | Sequence[float | Floo
     if len(per_layer) != len(groups):
         raise ValueError(f"floor has {len(per_layer)} values for {len(groups)} layers; give one number, or one a layer")
     for group, value in zip(groups, per_layer, strict=True):
-        group.setdefault("floor", value)
+        group["floor"] = numeric.plain(group.get("floor", value))
         if not callable(group["floor"]):
-            checks.positive(group["floor"], "floor", "the paper's ablation uses 1 to 3")
+            numeric.positive(group["floor"], "floor", "the paper's ablation uses 1 to 3")
     return groups

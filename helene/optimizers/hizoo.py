@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from helene import functional
-from helene.directions import Direction, compute_dtype
-from helene.optimizers import checks
-from helene.optimizers.base import Chunk, LearningRate, Options, Updates
-from helene.optimizers.curved import CURVATURE
+from helene import functional, numeric
+from helene.curvature import Estimate
+from helene.directions import compute_dtype
+from helene.optimizers.base import LearningRate, Options
+from helene.optimizers.measurement import Chunk, Measured, Measurement
 from helene.optimizers.zeroth import ZerothOrder
+from helene.plan import MAX_DIRECTIONS, Seeded, StepPlan
 from helene.probe import Closure
+from helene.rules import HiZOORule
 
 
 class HiZOOOptions(Options, total=False):
@@ -25,6 +28,104 @@ class HiZOOOptions(Options, total=False):
     distribution: str
     direction_per_layer: bool
     model: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledProbing(Seeded):
+    """The probing of `HiZOO`."""
+
+    two_sided: ClassVar[bool] = True
+    is_one_gaussian: ClassVar[bool] = False  # its g is z / √h
+
+    eps: float = 1e-3
+    num_directions: int = 1
+    distribution: str = "gaussian"
+    direction_per_layer: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        numeric.finite_positive(self.eps, "eps", "1e-3 is published")
+        numeric.whole(self.num_directions, "num_directions", 1, MAX_DIRECTIONS, "1 is usual")
+        numeric.one_of(self.distribution, "distribution of HiZOO", ("gaussian", "rademacher"))
+        numeric.one_of(self.direction_per_layer, "direction_per_layer", (True, False))
+
+
+class ScaledPairs(Measurement):
+    """Pairs of probes along z / √h and L(theta): a slope and a second difference of each direction."""
+
+    def forwards(self, probing: ScaledProbing, num_blocks: int) -> int:
+        """See `Measurement`."""
+        return 2 * probing.num_directions * num_blocks + 1
+
+    def num_scalars(self, probing: ScaledProbing, num_blocks: int) -> int:
+        """See `Measurement`."""
+        return 2 * probing.num_directions * num_blocks
+
+    def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
+        """See `Measurement`."""
+        probing: Any = plan.probing
+        eps, q = probing.eps, probing.num_directions
+        here = optimizer.loss_here(closure)
+        losses = []
+        for draw in range(q):
+            scaled = _Scaled(optimizer, plan, draw)
+            for probe in optimizer.probes:
+                losses.append(probe.loss(closure, scaled, eps))
+                losses.append(probe.loss(closure, scaled, -eps))
+        *values, base = torch.stack([*losses, here]).double().tolist()
+        pairs = list(zip(values[::2], values[1::2], strict=True))
+        slopes = [functional.projected_gradient(plus, minus, eps) / q for plus, minus in pairs]
+        seconds = [functional.second_difference(plus, minus, base, eps) / q for plus, minus in pairs]
+        return Measured([*slopes, *seconds], here)
+
+    def coefficients(self, plan: StepPlan, scalars: list[float]) -> list[float]:
+        """See `Measurement`."""
+        return scalars[: len(scalars) // 2]
+
+    def gradient(self, optimizer: Any, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
+        """See `Measurement`: Σ_j c_j z_j, which the rule scales by 1/√h."""
+        return _Sums(optimizer, plan, scalars)
+
+    def estimate(self, optimizer: Any, plan: StepPlan, gradient: Any) -> Estimate:
+        """See `Measurement`: Σ_j z_j² times the second difference, of the chunk of g drawn last."""
+        return lambda index, start, end, g: gradient.second
+
+
+class _Sums:
+    """Σ_j c_j z_j by chunks; what the same draws give for h is kept beside it."""
+
+    def __init__(self, optimizer: Any, plan: StepPlan, scalars: list[float]) -> None:
+        self.optimizer, self.plan, self.half = optimizer, plan, len(scalars) // 2
+        self.scalars = scalars
+
+    def __call__(self, index: int, start: int, end: int) -> Tensor:
+        target, block, blocks = self.optimizer.targets[index], self.optimizer.block_of[index], self.optimizer.num_blocks
+        wide, device = compute_dtype(target.tensor.dtype), target.tensor.device
+        g = torch.zeros(end - start, dtype=wide, device=device)
+        self.second = torch.zeros_like(g)
+        pairs = zip(self.scalars[: self.half][block::blocks], self.scalars[self.half :][block::blocks], strict=True)
+        for draw, (slope, curvature) in enumerate(pairs):
+            z = self.optimizer.direction(self.plan, draw).chunk(target.id, start, end, device, wide)
+            g.add_(slope * z)
+            self.second.add_(z.square_().mul_(curvature))
+        return g
+
+
+class _Scaled:
+    """z / √h as a displacement."""
+
+    def __init__(self, optimizer: Any, plan: StepPlan, draw: int) -> None:
+        self.optimizer, self.plan, self.direction = optimizer, plan, optimizer.direction(plan, draw)
+        self.index = {target.id: index for index, target in enumerate(optimizer.targets)}
+
+    def chunk(
+        self, parameter: int, start: int, end: int, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        index = self.index[parameter]
+        rule = self.plan.rules[self.optimizer.targets[index].layer]
+        h = self.optimizer.read_state(index, rule, slice(start, end)).curvature
+        z = self.direction.chunk(parameter, start, end, device, compute_dtype(dtype))
+        return z.div_(h.sqrt()).to(dtype)
 
 
 class HiZOO(ZerothOrder):
@@ -48,90 +149,11 @@ class HiZOO(ZerothOrder):
         options: See `ZerothOrder`.
     """
 
-    _STATE = (CURVATURE,)
-    _INITIAL: ClassVar[Mapping[str, float]] = {CURVATURE: 1.0}
-    _OPTIONS: ClassVar[Mapping[str, Any]] = {k: v for k, v in ZerothOrder._OPTIONS.items() if k != "two_sided"}
+    RULE = HiZOORule
+    PROBING = ScaledProbing
+    MEASUREMENT = ScaledPairs()
 
     def __init__(
         self, params: Iterable[Any], lr: LearningRate = 1e-6, *, smooth: float = 1e-8, **options: Unpack[HiZOOOptions]
     ) -> None:
-        super().__init__(params, {"lr": lr, "smooth": smooth, "two_sided": True}, options)
-
-    def forwards_at(self, step: int) -> int:
-        """Forwards that a step makes."""
-        return super().forwards_at(step) + 1
-
-    def _measure(self, closure: Closure, step: int) -> tuple[list[float], Tensor]:
-        eps, q = self.param_groups[0]["eps"], self.param_groups[0]["num_directions"]
-        here = self._loss(closure)
-        losses = []
-        for draw in range(q):
-            scaled = _Scaled(self, self._direction(step, draw))
-            for probe in self._probes:
-                losses.append(probe.loss(closure, scaled, eps))
-                losses.append(probe.loss(closure, scaled, -eps))
-        *values, base = torch.stack([*losses, here]).double().tolist()
-        pairs = list(zip(values[::2], values[1::2], strict=True))
-        slopes = [(plus - minus) / (2.0 * eps) / q for plus, minus in pairs]
-        return [*slopes, *(functional.second_difference(plus, minus, base, eps) / q for plus, minus in pairs)], here
-
-    def _num_scalars(self, step: int) -> int:
-        return 2 * super()._num_scalars(step)
-
-    def _gradient(self, step: int, scalars: list[float]) -> Chunk:
-        """Σ_j c_j z_j by chunks; Σ_j z_j² · second difference of the same draw is kept for `_estimate`."""
-        blocks, half = len(self._probes), len(scalars) // 2
-
-        def chunk(index: int, start: int, end: int) -> Tensor:
-            p, block = self._targets[index].tensor, self._block_of[index]
-            g = torch.zeros(end - start, dtype=compute_dtype(p.dtype), device=p.device)
-            self._second = torch.zeros_like(g)
-            pairs = zip(scalars[:half][block::blocks], scalars[half:][block::blocks], strict=True)
-            for draw, (slope, curvature) in enumerate(pairs):
-                z = self._direction(step, draw).chunk(self._targets[index].id, start, end, p.device, g.dtype)
-                g.add_(slope * z)
-                self._second.add_(z.square_().mul_(curvature))
-            return g
-
-        return chunk
-
-    def _estimate(self, index: int, span: slice, g: Tensor) -> Tensor | None:
-        return self._second
-
-    def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
-    ) -> tuple[Tensor, Updates]:
-        assert estimate is not None
-        theta, h = functional.hizoo_step(
-            theta,
-            g,
-            state[CURVATURE],
-            estimate,
-            lr=group["lr"],
-            smooth=group["smooth"],
-            weight_decay=group["weight_decay"],
-        )
-        return theta, {CURVATURE: h}
-
-    def _factor(self, group: dict[str, Any], state: Updates) -> Tensor:
-        return state[CURVATURE].rsqrt()
-
-    def _check(self, group: dict[str, Any]) -> None:
-        super()._check(group)
-        checks.fraction(group["smooth"], "smooth")
-        checks.one_of(group["distribution"], "distribution of HiZOO", ("gaussian", "rademacher"))
-
-
-class _Scaled:
-    """z / √h as a displacement."""
-
-    def __init__(self, optimizer: HiZOO, direction: Direction) -> None:
-        self.optimizer, self.direction = optimizer, direction
-        self.index = {target.id: index for index, target in enumerate(optimizer._targets)}
-
-    def chunk(
-        self, parameter: int, start: int, end: int, device: torch.device, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        h = self.optimizer._read_state(self.index[parameter], CURVATURE, slice(start, end))
-        z = self.direction.chunk(parameter, start, end, device, compute_dtype(dtype))
-        return z.div_(h.sqrt()).to(dtype)
+        super().__init__(params, {"lr": lr, "smooth": smooth}, options)

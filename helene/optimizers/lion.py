@@ -5,39 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from torch import Tensor
-
-from helene import functional
-from helene.optimizers import checks
-from helene.optimizers.base import Base, LearningRate, Options, Updates
+from helene.optimizers.base import LearningRate, Options
 from helene.optimizers.first import FirstOrder
 from helene.optimizers.zeroth import Directions, ZerothOrder
+from helene.rules import LionRule
 
 
-class _LionRule(Base):
-    _STATE = ("momentum",)
-
-    def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
-    ) -> tuple[Tensor, Updates]:
-        theta, m = functional.lion_step(
-            theta,
-            g,
-            state["momentum"],
-            lr=group["lr"],
-            beta1=group["beta1"],
-            beta2=group["beta2"],
-            weight_decay=group["weight_decay"],
-        )
-        return theta, {"momentum": m}
-
-    def _check(self, group: dict[str, Any]) -> None:
-        super()._check(group)
-        checks.fraction(group["beta1"], "beta1")
-        checks.fraction(group["beta2"], "beta2")
-
-
-class ZOLion(_LionRule, ZerothOrder):
+class ZOLion(ZerothOrder):
     r"""Lion (Chen et al. 2023, algorithm 2) on the SPSA gradient.
 
         theta ← theta − lr · weight_decay · theta
@@ -54,6 +28,8 @@ class ZOLion(_LionRule, ZerothOrder):
         options: See `ZerothOrder`.
     """
 
+    RULE = LionRule
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -66,7 +42,7 @@ class ZOLion(_LionRule, ZerothOrder):
         super().__init__(params, {"lr": lr, "beta1": beta1, "beta2": beta2}, options)
 
 
-class Lion(_LionRule, FirstOrder):
+class Lion(FirstOrder):
     r"""`ZOLion`'s equations on the gradient, with the paper's defaults (lr 1e-4, no decay).
 
     Cost of a step: 1 forward, 1 backward, 1 pass over the parameters. State: m.
@@ -78,6 +54,8 @@ class Lion(_LionRule, FirstOrder):
         beta2: EMA of g, in [0, 1).
         options: See `helene.optimizers.base.Base`.
     """
+
+    RULE = LionRule
 
     def __init__(
         self,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from torch import Tensor
-
-from helene import functional
-from helene.optimizers.base import LearningRate, Updates
+from helene.optimizers.base import LearningRate
 from helene.optimizers.zeroth import Directions, ZerothOrder
+from helene.rules import SGDRule
 
 
 class MeZO(ZerothOrder):
@@ -32,10 +30,7 @@ class MeZO(ZerothOrder):
         ValueError: If an argument is out of its range, no parameter requires a gradient, or a dtype is unsupported.
     """
 
+    RULE = SGDRule
+
     def __init__(self, params: Iterable[Any], lr: LearningRate = 1e-6, **options: Unpack[Directions]) -> None:
         super().__init__(params, {"lr": lr}, options)
-
-    def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
-    ) -> tuple[Tensor, Updates]:
-        return functional.sgd_step(theta, g, lr=group["lr"], weight_decay=group["weight_decay"]), {}

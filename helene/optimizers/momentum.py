@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from torch import Tensor
-
-from helene import functional
-from helene.optimizers import checks
-from helene.optimizers.base import LearningRate, Updates
+from helene.optimizers.base import LearningRate
 from helene.optimizers.zeroth import Directions, ZerothOrder
+from helene.rules import HeavyBallRule
 
 
 class ZOMomentum(ZerothOrder):
@@ -29,27 +26,9 @@ class ZOMomentum(ZerothOrder):
         options: See `ZerothOrder`.
     """
 
-    _STATE = ("momentum",)
+    RULE = HeavyBallRule
 
     def __init__(
         self, params: Iterable[Any], lr: LearningRate = 1e-6, *, momentum: float = 0.9, **options: Unpack[Directions]
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum}, options)
-
-    def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
-    ) -> tuple[Tensor, Updates]:
-        theta, m = functional.momentum_step(
-            theta,
-            g,
-            state["momentum"],
-            lr=group["lr"],
-            beta1=group["momentum"],
-            weight_decay=group["weight_decay"],
-            coupled=False,
-        )
-        return theta, {"momentum": m}
-
-    def _check(self, group: dict[str, Any]) -> None:
-        super()._check(group)
-        checks.fraction(group["momentum"], "momentum")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Unpack
+from collections.abc import Iterable
+from typing import Any, Unpack
 
-from torch import Tensor
-
-from helene import functional
-from helene.optimizers import checks
-from helene.optimizers.base import LearningRate, Updates
-from helene.optimizers.curved import CURVATURE, Curvature, Curved
+from helene.optimizers.base import LearningRate
+from helene.optimizers.curved import Curvature
 from helene.optimizers.zeroth import ZerothOrder
+from helene.rules import NewtonRule
 
 
-class ZONewton(Curved, ZerothOrder):
+class ZONewton(ZerothOrder):
     r"""theta ← theta − lr · weight_decay · theta − lr · g / (h + denominator_eps): what HELENE's floor guards against.
 
     g is the SPSA gradient and h as in `Helene`, estimated at every step unless told otherwise. A coordinate whose h is
@@ -28,11 +25,10 @@ class ZONewton(Curved, ZerothOrder):
         params: Parameters, named parameters or groups of either; a group is a layer.
         lr: Learning rate, a number or a function of the step (the first is 1).
         denominator_eps: Added to the denominator, >= 0.
-        options: See `helene.optimizers.curved.Curved` and `ZerothOrder`.
+        options: See `helene.rules.CurvatureRule` and `ZerothOrder`.
     """
 
-    _STATE = (CURVATURE,)
-    _OPTIONS: ClassVar[Mapping[str, Any]] = {**ZerothOrder._OPTIONS, **Curved._CURVATURE, "interval": 1}
+    RULE = NewtonRule
 
     def __init__(
         self,
@@ -43,27 +39,3 @@ class ZONewton(Curved, ZerothOrder):
         **options: Unpack[Curvature],
     ) -> None:
         super().__init__(params, {"lr": lr, "denominator_eps": denominator_eps}, options)
-
-    def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
-    ) -> tuple[Tensor, Updates]:
-        h, updates = self._new_curvature(group, state, estimate)
-        assert h is not None
-        theta = functional.newton_step(
-            theta,
-            g,
-            h * self._correction(group),
-            lr=group["lr"],
-            denominator_eps=group["denominator_eps"],
-            weight_decay=group["weight_decay"],
-        )
-        return theta, updates
-
-    def _factor(self, group: dict[str, Any], state: Updates) -> Tensor:
-        return 1.0 / (state[CURVATURE] * self._correction(group) + group["denominator_eps"])
-
-    def _check(self, group: dict[str, Any]) -> None:
-        super()._check(group)
-        checks.nonnegative(group["denominator_eps"], "denominator_eps")
-        if group["curvature"] == "none":
-            raise ValueError("curvature='none' leaves ZONewton nothing to divide by; MeZO is the method without h")

@@ -5,32 +5,52 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from helene import numeric, storage
 from helene.optimizers import checks
-from helene.optimizers import state as storage
+from helene.plan import Probing, names
+from helene.rules import HeleneRule
+from helene.storage import Storage
 
 if TYPE_CHECKING:
     from helene.optimizers.base import Base
 
 
-def check_groups(optimizer: Base, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ValueError unless saved groups have all hyper-parameters, in range, and agree where they must."""
-    wanted = optimizer.defaults.keys() - {"differentiable"}  # which torch adds when it unpickles
-    for group in groups:
-        missing = sorted(wanted - group.keys())
+def check(optimizer: Base, state_dict: Mapping[str, Any]) -> None:
+    """Raise ValueError unless saved groups are whole, in range and agree, and each trained parameter has its state."""
+    groups = state_dict["param_groups"]
+    kinds = optimizer.RULE, Storage, optimizer.PROBING
+    described: list[Any] = []
+    for group, mine in zip(
+        groups, optimizer.param_groups, strict=False
+    ):  # torch's own check of their number comes next
+        missing = sorted({*names(*kinds), "step"} - group.keys())
         if missing:
             raise ValueError(f"a group of the state_dict has no {missing[0]}; take a whole one of this method")
-        checks.whole(group["step"], "step", 0, 1 << 32, "the number of steps made")
-        optimizer._check({**group})
-        optimizer._check_shared(group, groups[0])
-
-
-def check_state(optimizer: Base, state_dict: Mapping[str, Any]) -> None:
-    """Raise ValueError unless each trained parameter has the state that its step and state_dtype ask for."""
-    saved = [(i, group) for group in state_dict["param_groups"] for i in group["params"]]
+        numeric.whole(numeric.plain(group["step"]), "step", 0, 1 << 32, "the number of steps made")
+        described.append([kind(**{n: numeric.plain(group[n]) for n in names(kind)}) for kind in kinds])
+        _check_floor(described[-1][0], mine.get("floor"))
+    checks.shared([kinds[2] for kinds in described], names(optimizer.PROBING))
+    checks.shared([kinds[0] for kinds in described], optimizer.RULE.SHARED)
+    saved = [(i, group, own) for group, own in zip(groups, described, strict=False) for i in group["params"]]
     params = [id(p) for group in optimizer.param_groups for p in group["params"]]
-    place = dict(zip(params, saved, strict=False))  # torch's own check of their number comes next
-    for target in optimizer._targets:
-        i, group = place.get(id(target.tensor), (None, {"step": 0}))
-        if group["step"]:
-            shapes = storage.shapes(target.tensor, optimizer._STATE, optimizer._COUNTERS, group["state_dtype"])
-            storage.check(state_dict["state"].get(i, {}), shapes, target.name)
+    place = dict(zip(params, saved, strict=False))
+    for target in optimizer.targets:
+        i, group, own = place.get(id(target.tensor), (None, {"step": 0}, None))
+        if own is not None and group["step"]:
+            expected = storage.layout(target.tensor, own[0], own[1].state_dtype)
+            storage.check(state_dict["state"].get(i, {}), expected, target.name)
+
+
+def known_entries(optimizer: Base, groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Saved groups without what this method never read of probing, though groups once held it."""
+    unread = set(names(Probing)) - set(names(optimizer.PROBING))
+    return [{name: value for name, value in group.items() if name not in unread} for group in groups]
+
+
+def _check_floor(rule: Any, mine: Any) -> None:
+    """A number in the place of a rule that follows h would freeze the floor."""
+    if isinstance(rule, HeleneRule) and not callable(rule.floor) and getattr(mine, "looks_at_h", callable(mine)):
+        raise ValueError(
+            f"the state_dict holds the floor {rule.floor!r}, this optimizer's is the rule {mine!r}: loading it would "
+            "freeze the floor; set the entry 'floor' of its groups to the rule, or make the optimizer with the number"
+        )

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor
 
-from helene import functional
-from helene.optimizers.base import LearningRate, Updates
+from helene.optimizers.base import LearningRate
+from helene.optimizers.measurement import Measured, Pairs
 from helene.optimizers.zeroth import Directions, ZerothOrder
+from helene.plan import Probing, StepPlan
+from helene.probe import Closure
+from helene.rules import SGDRule, SignRule
 
 
 class ZOSign(ZerothOrder):
@@ -27,13 +29,24 @@ class ZOSign(ZerothOrder):
         options: See `ZerothOrder`.
     """
 
+    RULE = SignRule
+
     def __init__(self, params: Iterable[Any], lr: LearningRate = 1e-6, **options: Unpack[Directions]) -> None:
         super().__init__(params, {"lr": lr}, options)
 
-    def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
-    ) -> tuple[Tensor, Updates]:
-        return functional.sign_step(theta, g, lr=group["lr"], weight_decay=group["weight_decay"]), {}
+
+class SlopeSigns(Pairs):
+    """The sign of each slope in the place of its size."""
+
+    def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
+        """See `Measurement`."""
+        slopes, loss = self.slopes(optimizer, closure, plan)
+        signs, probing = torch.tensor(slopes, dtype=torch.float64).sign().tolist(), plan.probing
+        assert isinstance(probing, Probing)
+        directions = [optimizer.direction(plan, draw) for draw in range(probing.num_directions)]
+        lengths = [optimizer.length(plan, z, block) for z in directions for block in range(optimizer.num_blocks)]
+        scalars = [sign * length / probing.num_directions for sign, length in zip(signs, lengths, strict=True)]
+        return Measured(scalars, loss)
 
 
 class ZOScalarSign(ZerothOrder):
@@ -48,17 +61,8 @@ class ZOScalarSign(ZerothOrder):
         options: See `ZerothOrder`.
     """
 
+    RULE = SGDRule
+    MEASUREMENT = SlopeSigns()
+
     def __init__(self, params: Iterable[Any], lr: LearningRate = 1e-6, **options: Unpack[Directions]) -> None:
         super().__init__(params, {"lr": lr}, options)
-
-    def _measure(self, closure: Any, step: int) -> tuple[list[float], Tensor]:
-        slopes, loss = super()._measure(closure, step)
-        signs, q = torch.tensor(slopes, dtype=torch.float64).sign().tolist(), self.param_groups[0]["num_directions"]
-        directions = [self._direction(step, draw) for draw in range(q)]
-        lengths = [self._length(direction, block) for direction in directions for block in range(len(self._probes))]
-        return [sign * length / q for sign, length in zip(signs, lengths, strict=True)], loss
-
-    def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
-    ) -> tuple[Tensor, Updates]:
-        return functional.sgd_step(theta, g, lr=group["lr"], weight_decay=group["weight_decay"]), {}

@@ -5,55 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
-from torch import Tensor
-
-from helene import functional
-from helene.optimizers import checks
-from helene.optimizers.base import LearningRate, Updates
-from helene.optimizers.curved import CURVATURE, Curvature, CurvatureOptions, Curved
+from helene.optimizers.base import Base, LearningRate
+from helene.optimizers.curved import Curvature, CurvatureOptions
 from helene.optimizers.first import FirstOrder
 from helene.optimizers.zeroth import ZerothOrder
+from helene.rules import SophiaRule
 
 
-class _SophiaRule(Curved):
-    _STATE = ("momentum", CURVATURE)
-    _COUNTERS = ("clipped",)
-
-    def _update(
-        self, group: dict[str, Any], theta: Tensor, g: Tensor, state: Updates, estimate: Tensor | None
-    ) -> tuple[Tensor, Updates]:
-        h, updates = self._new_curvature(group, state, estimate)
-        theta, m, clipped = functional.sophia_step(
-            theta,
-            g,
-            state["momentum"],
-            g.new_zeros(()) if h is None else h * self._correction(group),
-            lr=group["lr"],
-            beta1=group["beta1"],
-            gamma=group["gamma"],
-            clip=group["clip"],
-            denominator_eps=group["denominator_eps"],
-            weight_decay=group["weight_decay"],
-        )
-        return theta, {"momentum": m, "clipped": clipped, **updates}
-
-    def _factor(self, group: dict[str, Any], state: Updates) -> Tensor:
-        h = state[CURVATURE] * self._correction(group)
-        return 1.0 / (group["gamma"] * h).clamp_min(group["denominator_eps"])
-
+class _Clipped(Base):
     def clip_counts(self) -> dict[str, int]:
         """How many coordinates of each parameter have been clipped so far, summed over steps, by name."""
-        return {t.name: int(self.state[t.tensor]["clipped"]) if self.state[t.tensor] else 0 for t in self._targets}
-
-    def _check(self, group: dict[str, Any]) -> None:
-        super()._check(group)
-        checks.fraction(group["beta1"], "beta1")
-        checks.positive(group["gamma"], "gamma", "Sophia's are 0.01 to 0.05")
-        checks.positive(group["clip"], "clip", "Sophia's is 1")
-        checks.positive(group["denominator_eps"], "denominator_eps", "Sophia's is 1e-12")
+        return {t.name: int(self.state[t.tensor]["clipped"]) if self.state[t.tensor] else 0 for t in self.targets}
 
 
-class ZOSophia(_SophiaRule, ZerothOrder):
+class ZOSophia(_Clipped, ZerothOrder):
     r"""Sophia (Liu et al. 2023, algorithm 3) on the SPSA gradient, h from a source of `helene.curvature`.
 
         m ← beta1 m + (1 − beta1) g
@@ -72,10 +37,10 @@ class ZOSophia(_SophiaRule, ZerothOrder):
         gamma: Scale of h in the denominator, > 0.
         clip: Bound on an element of the update in units of lr, > 0; the theorem of HELENE's paper calls it ρ.
         denominator_eps: Least denominator, > 0.
-        options: See `helene.optimizers.curved.Curved` and `ZerothOrder`.
+        options: See `helene.rules.CurvatureRule` and `ZerothOrder`.
     """
 
-    _OPTIONS: ClassVar[Mapping[str, Any]] = {**ZerothOrder._OPTIONS, **Curved._CURVATURE}
+    RULE = SophiaRule
 
     def __init__(
         self,
@@ -92,7 +57,7 @@ class ZOSophia(_SophiaRule, ZerothOrder):
         super().__init__(params, hyper, options)
 
 
-class SophiaG(_SophiaRule, FirstOrder):
+class SophiaG(_Clipped, FirstOrder):
     r"""Sophia-G: `ZOSophia`'s equations on the gradient, h from labels drawn from the model (Liu et al. 2023).
 
     Needs ``step(closure, curvature_closure)``, the second returning logits. Cost of a step: 1 forward and 1 backward,
@@ -106,16 +71,12 @@ class SophiaG(_SophiaRule, FirstOrder):
         gamma: Scale of h in the denominator, > 0.
         clip: Bound on an element of the update in units of lr, > 0.
         denominator_eps: Least denominator, > 0.
-        options: See `helene.optimizers.curved.Curved` (sources "sampled_labels" and "backprop") and
+        options: See `helene.rules.CurvatureRule` (sources "sampled_labels" and "backprop") and
             `helene.optimizers.base.Base`.
     """
 
-    _OPTIONS: ClassVar[Mapping[str, Any]] = {
-        **FirstOrder._OPTIONS,
-        **Curved._CURVATURE,
-        "curvature": "sampled_labels",
-        "weight_decay": 0.2,
-    }
+    RULE = SophiaRule
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {"curvature": "sampled_labels", "weight_decay": 0.2}
 
     def __init__(
         self,

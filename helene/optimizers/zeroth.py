@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from helene import functional, noise
 from helene.curvature import mean_gradient
-from helene.directions import Direction, chunks, compute_dtype
-from helene.optimizers import checks
-from helene.optimizers.base import Base, Chunk, Options, Updates
+from helene.directions import Direction, Target, chunks, compute_dtype
+from helene.optimizers import checks, layer_floors
+from helene.optimizers.base import Base, Options
+from helene.optimizers.measurement import Chunk, Measurement, Pairs
 from helene.optimizers.statistics import expected_cosine
+from helene.plan import Probing, Seeded, StepPlan
 from helene.probe import Closure, Probe
 from helene.reads import reads_none, writes_buffer
-
-DISTRIBUTIONS = ("gaussian", "rademacher", "sphere")
-MAX_DIRECTIONS = noise.STATE_DRAW - noise.CURVATURE_DRAW  # so that draws of the curvature stay below the state's
+from helene.rules import Rule
+from helene.swap import Scratch
 
 
 class Directions(Options, total=False):
@@ -50,34 +50,12 @@ class ZerothOrder(Base):
         model: Module that reads the parameters; perturbed copies are then made module by module.
     """
 
-    _OPTIONS: ClassVar[Mapping[str, Any]] = {
-        **Base._OPTIONS,
-        "eps": 1e-3,
-        "num_directions": 1,
-        "two_sided": True,
-        "distribution": "gaussian",
-        "direction_per_layer": False,
-        "model": None,
-    }
-    _SHARED: ClassVar[tuple[str, ...]] = (
-        *Base._SHARED,
-        "eps",
-        "num_directions",
-        "two_sided",
-        "distribution",
-        "direction_per_layer",
-    )
+    PROBING: ClassVar[type[Seeded]] = Probing
+    MEASUREMENT: ClassVar[Measurement] = Pairs()
 
-    @property
-    def replayable(self) -> bool:
-        """Whether an update is a function of the step's scalars and z, see `helene.trajectory`."""
-        return True
-
-    def forwards_at(self, step: int) -> int:
-        """Forwards that a step makes, a backward counted as two."""
-        hyper = self.param_groups[0]
-        probes = hyper["num_directions"] * len(self._probes)
-        return 2 * probes if hyper["two_sided"] else probes + 1
+    @classmethod
+    def _option_defaults(cls, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super()._option_defaults(hyper), "model": None}
 
     def check_closure(self, closure: Closure) -> None:
         """Evaluate the closure twice at theta (2 forwards); with ``model`` given, look at its buffers too.
@@ -88,7 +66,7 @@ class ZerothOrder(Base):
         """
         before = {name: buffer.clone() for name, buffer in self._buffers().items()}
         with checks.without_backward():
-            first, second = self._loss(closure).item(), self._loss(closure).item()
+            first, second = self.loss_here(closure).item(), self.loss_here(closure).item()
         if first != second:
             raise ValueError(
                 f"the closure gave {first!r} and then {second!r} at the same point, so L⁺ − L⁻ would mostly be noise; "
@@ -112,23 +90,24 @@ class ZerothOrder(Base):
             ``layer``, ``dimension``, ``cosine`` and ``expected``, the mean over directions (`expected_cosine`); None
             for the whole where each layer has a direction of its own.
         """
-        step = self._begin()
-        scalars, _ = self._measure(closure, step)
-        estimate, hyper = self._gradient(step, scalars), self.param_groups[0]
-        gradients, _ = mean_gradient(closure, [target.tensor for target in self._targets])
-        sums = {id(group): [0.0, 0.0, 0.0, 0.0] for group in self.param_groups}
-        for index, (g, group) in enumerate(zip(gradients, self._groups, strict=True)):
-            flat, total = g.reshape(-1), sums[id(group)]
+        plan = self.plan()
+        scalars, _, _ = plan.measurement.measure(self, closure, plan)
+        probing: Any = plan.probing
+        estimate = plan.measurement.gradient(self, plan, scalars, None)
+        gradients, _ = mean_gradient(closure, [target.tensor for target in self.targets])
+        sums = [[0.0, 0.0, 0.0, 0.0] for _ in self.param_groups]
+        for index, (g, target) in enumerate(zip(gradients, self.targets, strict=True)):
+            flat, total = g.reshape(-1), sums[target.layer]
             for start, end in chunks(flat.numel()):
                 a, b = flat[start:end].double(), estimate(index, start, end).double()
                 parts = end - start, (a @ b).item(), (a @ a).item(), (b @ b).item()
                 total[:] = [old + new for old, new in zip(total, parts, strict=True)]
         rows = []
         names = [self.layer_name(i) for i in range(len(self.param_groups))]
-        everything = [sum(column) for column in zip(*sums.values(), strict=True)]
-        for name, (dimension, dot, a2, b2) in zip([*names, "all"], [*sums.values(), everything], strict=True):
-            known = name != "all" or not hyper["direction_per_layer"] or len(names) == 1
-            expected = expected_cosine(int(dimension), hyper["num_directions"]) if known and dimension else None
+        everything = [sum(column) for column in zip(*sums, strict=True)]
+        for name, (dimension, dot, a2, b2) in zip([*names, "all"], [*sums, everything], strict=True):
+            known = name != "all" or not probing.direction_per_layer or len(names) == 1
+            expected = expected_cosine(int(dimension), probing.num_directions) if known and dimension else None
             cosine = dot / math.sqrt(a2 * b2) if a2 * b2 > 0 else math.nan
             rows.append({"layer": name, "dimension": int(dimension), "cosine": cosine, "expected": expected})
         return rows
@@ -140,90 +119,70 @@ class ZerothOrder(Base):
             ``step``; ``projected_gradient``, a summary of the coefficients of the directions so far (c itself with one
             direction); ``layers``, a row each with ``layer``, ``dimension`` and what the method adds.
         """
-        rows: list[dict[str, Any]] = []
-        for i, group in enumerate(self.param_groups):
-            dimension = sum(p.numel() for p in group["params"] if p.requires_grad)
-            rows.append({"layer": self.layer_name(i), "dimension": dimension, **self._layer_diagnostics(group)})
+        step = self.steps_made
+        rules = layer_floors.resolve(self, self._described()[0], step, estimates=not step)
         return {
-            "step": self.param_groups[0]["step"],
-            "projected_gradient": self._statistics.summary(),
-            "layers": rows,
+            "step": step,
+            "projected_gradient": self.statistics.summary(),
+            "layers": [
+                {
+                    "layer": self.layer_name(layer),
+                    "dimension": self.layer_dimension(layer),
+                    **self._layer_diagnostics(layer, rule, step),
+                }
+                for layer, rule in enumerate(rules)
+            ],
         }
 
-    def _layer_diagnostics(self, group: dict[str, Any]) -> dict[str, Any]:
+    def _layer_diagnostics(self, layer: int, rule: Rule, step: int) -> dict[str, Any]:
         """A method's own columns: ``effective_step`` is lr times the mean factor from g (or m) to the move."""
         total, size = 0.0, 0
-        for state in self._layer_states(group):
-            factor = self._factor(group, state)
+        for state in self._layer_states(layer, rule):
+            factor = rule.factor(step, state)
             size += factor.numel()
             total += factor.double().sum().item()
-        return {"effective_step": float(group["lr"]) * (total / size if size else 1.0)}
+        return {"effective_step": float(rule.lr) * (total / size if size else 1.0)}
 
-    def _factor(self, group: dict[str, Any], state: Updates) -> Tensor:
-        """Elementwise factor from g (or m) to the change of theta, in units of lr; 1 unless a method says otherwise."""
-        return torch.ones(())
-
-    def _layer_states(self, group: dict[str, Any]) -> Iterator[Updates]:
+    def _layer_states(self, layer: int, rule: Rule) -> Iterator[Any]:
         """The state of a layer's parameters, chunk by chunk."""
-        for index, (target, owner) in enumerate(zip(self._targets, self._groups, strict=True)):
-            if owner is group:
+        for index, target in enumerate(self.targets):
+            if target.layer == layer:
                 for start, end in chunks(target.tensor.numel(), target.tensor.device):
-                    yield {name: self._read_state(index, name, slice(start, end)) for name in self._STATE}
+                    yield self.read_state(index, rule, slice(start, end))
 
     def scratch_bytes(self) -> int:
         """Bytes of scratch memory that the probes hold, known after the first step."""
-        return self._probe.scratch.num_bytes
+        return self.probe.scratch.num_bytes
 
-    def _measure(self, closure: Closure, step: int) -> tuple[list[float], Tensor]:
-        return self._slopes(closure, step)
-
-    def _check_measured(self, scalars: list[float]) -> None:
-        super()._check_measured(scalars)
-        unread = [target.name for probe in self._probes if probe.reads_none for target in probe.targets]
+    def _check_measured(self, plan: StepPlan, scalars: list[float]) -> None:
+        super()._check_measured(plan, scalars)
+        unread = [target.name for probe in self.probes if probe.reads_none for target in probe.targets]
         if unread and not any(scalars):  # one of the two alone may be right: a flat loss, reads out of torch's sight
             warnings.warn(
                 f"{reads_none(unread)} If it does read them, out of torch's sight, it is flat here: try a larger eps",
-                stacklevel=4,
+                stacklevel=5,
             )
-        for probe in self._probes:
+        for probe in self.probes:
             probe.reads_none = False
 
-    def _slopes(self, closure: Closure, step: int, first_draw: int = 0) -> tuple[list[float], Tensor]:
-        """The coefficients c/q of each direction (in each block of parameters), and the mean loss of the probes."""
-        hyper = self.param_groups[0]
-        eps, base = hyper["eps"], None if hyper["two_sided"] else self._loss(closure)
-        pairs, lengths = [], []
-        for draw in range(hyper["num_directions"]):
-            direction = self._direction(step, first_draw + draw)
-            for block, probe in enumerate(self._probes):
-                length = self._length(direction, block)
-                plus = probe.loss(closure, direction, eps * length)
-                minus = probe.loss(closure, direction, -eps * length) if base is None else base
-                pairs.append(torch.stack([plus, minus]))
-                lengths.append(length / hyper["num_directions"])
-        losses = torch.stack(pairs)
-        plus, minus = losses.double().unbind(1)
-        slopes = functional.projected_gradient(plus, minus, eps if base is None else eps / 2.0)
-        coefficients = [c * length for c, length in zip(slopes.tolist(), lengths, strict=True)]
-        return coefficients, losses.mean() if base is None else base
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of parameters that are probed one after the other."""
+        return len(self.probes)
 
-    def _num_scalars(self, step: int) -> int:
-        return int(self.param_groups[0]["num_directions"]) * len(self._probes)
+    def slopes(self, closure: Closure, plan: StepPlan, first_draw: int = 0) -> tuple[list[float], Tensor]:
+        """The coefficients c/q of another set of directions, and the mean loss of the probes."""
+        assert isinstance(plan.measurement, Pairs)
+        return plan.measurement.slopes(self, closure, plan, first_draw)
 
-    def _gradient(self, step: int, scalars: list[float]) -> Chunk:
-        return self._combination(step, self._coefficients(scalars))
-
-    def _coefficients(self, scalars: list[float]) -> list[float]:
-        return scalars[: self.param_groups[0]["num_directions"] * len(self._probes)]
-
-    def _combination(self, step: int, coefficients: Sequence[float], first_draw: int = 0) -> Chunk:
+    def combination(self, plan: StepPlan, coefficients: Sequence[float], first_draw: int = 0) -> Chunk:
         """Σ_j a_j z_j by chunks; coefficients run over directions, and within one over blocks of parameters."""
-        blocks = len(self._probes)
-        directions = [self._direction(step, first_draw + draw) for draw in range(len(coefficients) // blocks)]
+        blocks = self.num_blocks
+        directions = [self.direction(plan, first_draw + draw) for draw in range(len(coefficients) // blocks)]
 
         def chunk(index: int, start: int, end: int) -> Tensor:
-            p, parameter = self._targets[index].tensor, self._targets[index].id
-            weights = coefficients[self._block_of[index] :: blocks]
+            p, parameter = self.targets[index].tensor, self.targets[index].id
+            weights = coefficients[self.block_of[index] :: blocks]
             total = None
             for weight, direction in zip(weights, directions, strict=True):
                 term = direction.chunk(parameter, start, end, p.device, compute_dtype(p.dtype)).mul_(weight)
@@ -233,46 +192,40 @@ class ZerothOrder(Base):
 
         return chunk
 
-    def _direction(self, step: int, draw: int = 0) -> Direction:
-        hyper = self.param_groups[0]
-        return Direction(hyper["seed"], step, draw, hyper["distribution"] == "rademacher")
+    def direction(self, plan: StepPlan, draw: int = 0) -> Any:
+        """A direction of the step."""
+        probing: Any = plan.probing
+        return Direction(probing.seed, plan.step, draw, probing.distribution == "rademacher")
 
-    def _length(self, direction: Direction, block: int) -> float:
+    def length(self, plan: StepPlan, direction: Any, block: int) -> float:
         """What z is multiplied by: √d / |z| on the sphere, else 1."""
-        if self.param_groups[0]["distribution"] != "sphere":
+        probing: Any = plan.probing
+        if probing.distribution != "sphere":
             return 1.0
         size, squares = 0, 0.0
-        for target in self._probes[block].targets:
+        for target in self.probes[block].targets:
             size += target.tensor.numel()
             for start, end in chunks(target.tensor.numel()):
                 z = direction.chunk(target.id, start, end, target.tensor.device, torch.float64)
                 squares += (z @ z).item()
         return math.sqrt(size / squares) if size else 1.0
 
-    def _loss(self, closure: Closure) -> Tensor:
+    def loss_here(self, closure: Closure) -> Tensor:
         """L(theta)."""
-        return self._probe.loss_here(closure)
+        return self.probe.loss_here(closure)
 
-    def _check(self, group: dict[str, Any]) -> None:
-        super()._check(group)
-        checks.finite_positive(group["eps"], "eps", "1e-3 is usual in float32")
-        checks.whole(group["num_directions"], "num_directions", 1, MAX_DIRECTIONS, "1 is usual")
-        checks.one_of(group["two_sided"], "two_sided", (True, False))
-        checks.one_of(group["distribution"], "distribution", DISTRIBUTIONS)
-        checks.one_of(group["direction_per_layer"], "direction_per_layer", (True, False))
+    def _make_probe(self, targets: list[Target], scratch: Scratch | None = None) -> Probe:
+        return Probe(targets, self._model, scratch)
 
-    def _prepare(self) -> None:
-        super()._prepare()
-        self._probe = Probe(self._targets, self._model)
-        self._probes, self._block_of = [self._probe], [0] * len(self._targets)
-        if self.param_groups[0]["direction_per_layer"] and len(self.param_groups) > 1:
-            layers = [id(group) for group in self.param_groups if any(g is group for g in self._groups)]
-            self._block_of = [layers.index(id(group)) for group in self._groups]
-            self._probes = [
-                Probe(
-                    [t for t, b in zip(self._targets, self._block_of, strict=True) if b == block],
-                    self._model,
-                    self._probe.scratch,
-                )
-                for block in range(len(layers))
-            ]
+    def _arrange(self, probing: Any) -> None:
+        """One probe of everything, or one of each layer."""
+        if self._arranged == probing.direction_per_layer:
+            return
+        self._arranged = probing.direction_per_layer
+        self.probe = self._make_probe(self.targets)
+        self.probes, self.block_of = [self.probe], [0] * len(self.targets)
+        layers = sorted({target.layer for target in self.targets})
+        if probing.direction_per_layer and len(self.param_groups) > 1:
+            self.block_of = [layers.index(target.layer) for target in self.targets]
+            members = [[t for t in self.targets if t.layer == layer] for layer in layers]
+            self.probes = [self._make_probe(owned, self.probe.scratch) for owned in members]

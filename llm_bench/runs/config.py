@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from llm_bench import methods
-from llm_bench.models import DTYPES
+from llm_bench.models.loading import DTYPES
+from llm_bench.models.tuning import Tuning, TuningName
+from llm_bench.runs import methods
+from llm_bench.runs.products import PRODUCTS, Products
 from llm_bench.tasks import get_task
-from llm_bench.tasks.base import Kind
-from llm_bench.tuning import Tuning, TuningName
+from llm_bench.tasks.task import Kind
 
 UNTRAINED = ("zero-shot", "icl", "linear-probe", "bias-only")
 
@@ -28,7 +29,7 @@ class RunConfig:
         model: Name of the model, found by the environment.
         kind: ``causal`` or ``masked``.
         task: As in `llm_bench.tasks`.
-        method: Of `llm_bench.methods`, or ``zero-shot``, ``icl``, ``linear-probe``, ``bias-only``.
+        method: Of `llm_bench.runs.methods`, or ``zero-shot``, ``icl``, ``linear-probe``, ``bias-only``.
         tuning: ``full``, ``lora`` or ``prefix``, with ``rank``, ``alpha``, ``length``.
         lr: Learning rate.
         eps: Radius of the probes; None for first-order methods.
@@ -43,9 +44,11 @@ class RunConfig:
         num_dev: Dev rows in all; None is the task's number. Few-shot splits have k a class.
         num_test: Most test rows.
         role: ``test`` looks at the test set, once, at the end; ``tune`` never does; ``measure`` makes no step and
-            measures slopes (`llm_bench.natural`).
+            measures slopes (`llm_bench.runs.natural_step`).
         target: Dev metric in [0, 1] at which the count of steps, forwards and seconds ends; None counts nothing.
         dtype: Of the weights.
+        products: How products of float32 weights are computed: ``float32``, ``tf32`` (on CUDA) or ``bfloat16``
+            (autocast).
         device: Kind of device: results of two kinds differ by rounding.
         engine: Whether steps are captured (`helene.engine`).
         row_length: Rows of training batches have at least this many tokens; 0 leaves it to each batch.
@@ -77,6 +80,7 @@ class RunConfig:
     role: Literal["test", "tune", "measure"] = "test"
     target: float | None = None
     dtype: str = "float32"
+    products: Products = "float32"
     device: str = "cpu"
     engine: bool = False
     row_length: int = 0
@@ -96,13 +100,23 @@ class RunConfig:
             ("role", ("test", "tune", "measure")),
             ("best", ("replay", "copy")),
             ("device", ("cpu", "cuda")),
+            ("products", PRODUCTS),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
+        if self.products != "float32" and self.dtype != "float32":
+            raise ValueError(
+                f"products {self.products!r} are of float32 weights, dtype is {self.dtype!r}; leave one out"
+            )
+        if self.products == "tf32" and self.device == "cpu":
+            raise ValueError("products 'tf32' need device 'cuda'; on a CPU take 'float32' or 'bfloat16'")
+        for name in ("lr", "eps"):
+            if name in self.hyper:
+                value = self.hyper[name]
+                raise ValueError(f"hyper.{name} is {value!r}, but {name} is a setting of its own; set {name}={value}")
         self.tuned_by()
         if self.method in UNTRAINED:
             return
-        first_order = methods.is_first_order(self.method)
         if self.steps < 1 or self.eval_every < 1 or self.batch_size < 1:
             raise ValueError(
                 f"steps, eval_every and batch_size must be at least 1, got {self.steps}, {self.eval_every}, "
@@ -110,8 +124,9 @@ class RunConfig:
             )
         if self.lr is None or not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr!r}; MeZO's full tuning takes 1e-6 to 1e-7")
-        if (self.eps is None) != first_order or (self.eps is not None and not self.eps > 0):
-            need = "takes no eps" if first_order else "needs eps > 0; 1e-3 is usual"
+        probes = methods.takes_eps(self.method)
+        if (self.eps is None) == probes or (self.eps is not None and not self.eps > 0):
+            need = "needs eps > 0; 1e-3 is usual" if probes else "takes no eps"
             raise ValueError(f"{self.method} {need}, got {self.eps!r}")
 
     def tuned_by(self) -> Tuning:

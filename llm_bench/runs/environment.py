@@ -10,10 +10,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from llm_bench import models, splits
+from llm_bench.data import splits
+from llm_bench.models import loading
+from llm_bench.models.fingerprint import identities
 from llm_bench.runs.config import RunConfig
 from llm_bench.tasks import get_task
-from llm_bench.tasks.base import Kind
+from llm_bench.tasks.task import Kind
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,9 @@ def _rows_fingerprint(*where: Any) -> str:
 
 
 @lru_cache(maxsize=16)
-def _model_fingerprint(source: str) -> str:
-    return models.fingerprint(source)
+def _model_fingerprint(source: str, files: tuple[Any, ...]) -> str:
+    """Asked for every run of a plan; ``files`` are other ones once one of them changes."""
+    return loading.fingerprint(source)
 
 
 def resolved(config: RunConfig, env: Environment) -> RunConfig:
@@ -85,8 +88,9 @@ def resolved(config: RunConfig, env: Environment) -> RunConfig:
     if config.device != device:
         raise ValueError(f"the run is for device {config.device!r}, this machine's is {env.device!r}; set device")
     split = (config.kind, config.task, config.data_seed, config.k, config.num_train, config.num_dev, config.num_test)
+    source = env.source(config.model)
     found: dict[str, Any] = {
-        "fingerprint": _model_fingerprint(env.source(config.model)),
+        "fingerprint": _model_fingerprint(source, identities(source)),
         "rows": _rows_fingerprint(env.data, *split),
     }
     for name, value in found.items():

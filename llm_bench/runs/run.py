@@ -10,16 +10,17 @@ from typing import Any
 import torch
 
 from helene.lab.store import config_key
-from llm_bench.evaluate import evaluate
-from llm_bench.models import num_parameters
-from llm_bench.natural import measure_slope
-from llm_bench.runs.checkpoint import Folder
+from llm_bench.evaluation.evaluate import evaluate
+from llm_bench.models.loading import num_parameters
 from llm_bench.runs.config import UNTRAINED, RunConfig, from_dict
 from llm_bench.runs.environment import Environment
 from llm_bench.runs.meters import Stopwatch
-from llm_bench.runs.progressed import Progressed
+from llm_bench.runs.natural_step import measure_slope
+from llm_bench.runs.products import forwards_of, matmuls
 from llm_bench.runs.session import Session, close_sessions, session
-from llm_bench.runs.train import Training
+from llm_bench.runs.training.checkpoint import Folder
+from llm_bench.runs.training.loop import Training
+from llm_bench.runs.training.state import Progressed
 from llm_bench.runs.untrained import evaluated, unsupported
 from llm_bench.tasks import get_task
 
@@ -34,13 +35,16 @@ def run(config: Mapping[str, Any], env: Environment) -> dict[str, Any]:
     Result:
         ``status`` and ``message``; ``test`` (metric, loss, option_loss, auc, num_examples) where the role allows; for
         trained methods ``dev`` at the best step, ``best_step``, ``curve`` (see `Progressed.look`), ``target`` (steps,
-        forwards, seconds; inf is a miss), ``forwards``, ``tokens``, ``training_seconds``, ``evaluation_seconds``,
-        ``peak_bytes`` by phase, ``energy_joules``, ``optimizer`` (its own diagnostics), ``trajectory_bytes``,
-        ``replayed`` (whether the replay gave dev's loss again); for all ``parameters``, ``preflight``, ``data``.
+        forwards, seconds; inf is a miss), ``forwards``, ``tokens`` and ``padded_tokens`` of the steps, ``steps_made``
+        (how: see `Stepper.made`), ``hyper`` (what the optimizer was told), ``training_seconds``,
+        ``evaluation_seconds``, ``peak_bytes`` by phase, ``energy_joules``, ``optimizer`` (its own diagnostics),
+        ``trajectory_bytes``, ``replayed`` (whether the replay gave dev's loss again); for all ``parameters``,
+        ``preflight``, ``data``.
     """
     wanted = from_dict(config)
     try:
-        return _run(wanted, env, config_key(config))
+        with matmuls(wanted.products):
+            return _run(wanted, env, config_key(config))
     except torch.cuda.OutOfMemoryError as err:
         message = _what_would_fit(wanted, env, err)
         close_sessions()
@@ -69,10 +73,11 @@ def _run(config: RunConfig, env: Environment, key: str) -> dict[str, Any]:
         result["message"] += f"; its trajectory was not kept: {err}"
     if state.curve and (config.role == "test" or training.task.generates):
         result["replayed"] = training.to_best()
+        scored = forwards_of(evaluate, config.products, opened.model.device.type)
         if training.task.generates:
-            result["dev"]["metric"] = evaluate(opened.model, training.task, training.tokens.dev).metric
+            result["dev"]["metric"] = scored(opened.model, training.task, training.tokens.dev).metric
         if config.role == "test":
-            result["test"] = evaluate(opened.model, training.task, opened.test_tokens(config)).summary()
+            result["test"] = scored(opened.model, training.task, opened.test_tokens(config)).summary()
     folder.remove()
     return {**result, **facts}
 
@@ -80,7 +85,7 @@ def _run(config: RunConfig, env: Environment, key: str) -> dict[str, Any]:
 def _untrained(config: RunConfig, opened: Session) -> dict[str, Any]:
     watch, peaks = Stopwatch(opened.model.device), opened.fresh_peaks()
     with peaks.phase("evaluation"), watch.running():
-        report, more = evaluated(config, opened)
+        report, more = forwards_of(evaluated, config.products, opened.model.device.type)(config, opened)
     return {
         "status": "out_of_budget",  # the budget of an untrained row is no step at all
         "message": "no steps",
@@ -115,6 +120,9 @@ def _trained(config: RunConfig, training: Training, state: Progressed) -> dict[s
         "target": target,
         "forwards": state.forwards,
         "tokens": state.tokens,
+        "padded_tokens": state.padded_tokens,
+        "steps_made": training.stepper.made(),
+        "hyper": training.told(),
         "training_seconds": state.training_seconds,
         "evaluation_seconds": state.evaluation_seconds,
         "peak_bytes": training.peaks.summary(),
@@ -157,7 +165,7 @@ def _keep_trajectory(training: Training, env: Environment, key: str) -> int | No
 
 
 def _predicted(config: RunConfig, env: Environment) -> str:
-    from llm_bench.estimate import predict_run
+    from llm_bench.runs.predicted_memory import predict_run
 
     try:
         needed = predict_run(config, env.source(config.model)).summary()

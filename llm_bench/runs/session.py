@@ -9,16 +9,19 @@ from typing import Any
 
 import torch
 
-from llm_bench import attention, evaluate, models, token_cache, tuning
-from llm_bench.batches import Batch, Side, collate
-from llm_bench.encode import Encoded
-from llm_bench.models import LanguageModel
-from llm_bench.preflight import preflight
+from llm_bench.data import token_cache
+from llm_bench.data.batches import Batch, Side, collate
+from llm_bench.data.encode import Encoded
+from llm_bench.data.splits import Split
+from llm_bench.evaluation import evaluate
+from llm_bench.evaluation.preflight import preflight
+from llm_bench.evaluation.scoring import LOSSES
+from llm_bench.models import attention, loading, tuning
+from llm_bench.models.loading import LanguageModel
+from llm_bench.runs import products
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.environment import Environment, split_of
 from llm_bench.runs.meters import PeakBytes
-from llm_bench.scoring import LOSSES
-from llm_bench.splits import Split
 from llm_bench.tasks import Task, get_task
 
 
@@ -52,7 +55,7 @@ class Session:
         self.env = env
         self.peaks = PeakBytes(torch.device(env.device))
         with self.peaks.phase("load"):
-            self.model = model or models.load(env.source(config.model), config.kind, config.dtype, env.device)
+            self.model = model or loading.load(env.source(config.model), config.kind, config.dtype, env.device)
             self.reset: tuning.Reset = tuning.prepare(self.model, config.tuned_by())
         self._tokens: dict[Any, Tokens] = {}
         self._preflights: dict[str, dict[str, Any]] = {}
@@ -125,7 +128,8 @@ class Session:
 
     def loss(self, config: RunConfig) -> Any:
         """The task's training loss, a function of module and batch."""
-        return LOSSES[get_task(config.task, config.kind).loss]
+        call = LOSSES[get_task(config.task, config.kind).loss]
+        return products.forwards_of(call, config.products, self.model.device.type)
 
 
 _open: dict[Any, Session] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from llm_bench import metrics
-from llm_bench.baselines.in_context import encode_in_context
-from llm_bench.baselines.probing import features, fit_offsets, linear_probe, with_offsets
-from llm_bench.evaluate import Evaluation, evaluate, score
+from llm_bench.evaluation import metrics
+from llm_bench.evaluation.evaluate import Evaluation, evaluate, score
+from llm_bench.evaluation.in_context import encode_in_context
+from llm_bench.evaluation.probing import features, fit_offsets, linear_probe, with_offsets
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.session import Session
 from llm_bench.tasks import Task, get_task

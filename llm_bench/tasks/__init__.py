@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from functools import cache
 
-from llm_bench.tasks.base import Example, Kind, Labels, Task
+from llm_bench.tasks.task import Example, Kind, Labels, Task
 
 __all__ = ["Example", "Kind", "Labels", "Task", "get_task", "task_names"]
 

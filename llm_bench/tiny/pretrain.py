@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from llm_bench import models
-from llm_bench.preflight import write_known
-from llm_bench.tasks.base import Kind
+from llm_bench.evaluation.preflight import write_known
+from llm_bench.models import loading
+from llm_bench.models.fingerprint import cache_folder
+from llm_bench.tasks.task import Kind
 from llm_bench.tiny import grammar
 from llm_bench.tiny.tokenizer import make_tokenizer
-from llm_bench.token_cache import cache_folder
 
 KNOWN = "the film is funny and the plot is clever . It was great. Anna is in the garden and Ben has the red ball."
 _MASKED_SHARE = 0.03
@@ -80,7 +80,7 @@ def tiny_model(recipe: Recipe, cache: Path | None = None, say: Callable[[str], N
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         model = pretrain(recipe)
-        with models.quiet():
+        with loading.quiet():
             model.module.save_pretrained(partial)
             model.tokenizer.save_pretrained(partial)
         write_known(model, partial, KNOWN)
@@ -93,13 +93,13 @@ def tiny_model(recipe: Recipe, cache: Path | None = None, say: Callable[[str], N
     return folder
 
 
-def pretrain(recipe: Recipe) -> models.LanguageModel:
+def pretrain(recipe: Recipe) -> loading.LanguageModel:
     """Make and pretrain the model; the same recipe gives the same weights on one machine."""
     tokenizer = make_tokenizer(recipe.kind)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         module = _module(recipe, tokenizer)
-        model = models.wrap(module, tokenizer, recipe.kind, f"tiny {recipe.kind}")
+        model = loading.wrap(module, tokenizer, recipe.kind, f"tiny {recipe.kind}")
         module.train()
         optimizer = torch.optim.AdamW(module.parameters(), lr=recipe.lr, betas=(0.9, 0.98), weight_decay=0.01)
         documents = grammar.documents(recipe.seed + 1)
@@ -138,7 +138,7 @@ def _module(recipe: Recipe, tokenizer: Any) -> Any:
     return tf.RobertaForMaskedLM(tf.RobertaConfig(**shape, **size, **off, max_position_embeddings=recipe.positions + 2))
 
 
-def _rows(model: models.LanguageModel, texts: Sequence[str], length: int) -> tuple[Tensor, Tensor]:
+def _rows(model: loading.LanguageModel, texts: Sequence[str], length: int) -> tuple[Tensor, Tensor]:
     """Token ids and mask, shape (texts, time), filled up on the right."""
     rows = [model.tokenizer(text)["input_ids"][:length] for text in texts]
     time = max(map(len, rows))
@@ -150,7 +150,7 @@ def _rows(model: models.LanguageModel, texts: Sequence[str], length: int) -> tup
     return ids, mask
 
 
-def _loss(model: models.LanguageModel, ids: Tensor, mask: Tensor, rng: np.random.Generator) -> Tensor:
+def _loss(model: loading.LanguageModel, ids: Tensor, mask: Tensor, rng: np.random.Generator) -> Tensor:
     if model.kind == "causal":
         logits = model.module(input_ids=ids, attention_mask=mask, use_cache=False).logits
         targets = ids.masked_fill(mask == 0, -100)

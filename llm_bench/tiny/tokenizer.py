@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from llm_bench.tasks import get_task, task_names
-from llm_bench.tasks.base import Kind
+from llm_bench.tasks.task import Kind
 from llm_bench.tiny import grammar
 
 VOCABULARY = 768

@@ -25,7 +25,7 @@ from helene.lab.pages import (
 from helene.lab.records import Record
 from synthetic.estimators.analysis import ASYMPTOTIC_FROM, Analysed, Exponent, Findings, analyse
 from synthetic.estimators.drawings import NAMES, drawings_of
-from synthetic.related import refresh
+from synthetic.report.related import refresh
 
 TITLE = "What A-GNB estimates"
 

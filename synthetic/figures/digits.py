@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from synthetic.directions import Directions
 from synthetic.figures.updates import Rows
+from synthetic.simulation.directions import Directions
 
 NUM_TRAIN, CLASSES, FEATURES = 1200, 10, 65
 DIMENSION = FEATURES * CLASSES

@@ -13,7 +13,7 @@ from helene.lab import canonical
 from helene.lab.figures import Drawing
 from helene.lab.pages import Section, badge, figure, paragraph, render_page, table, write_index, write_text
 from helene.lab.records import Record
-from synthetic.related import refresh
+from synthetic.report.related import refresh
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from helene.noise import NOISE_VERSION
-from synthetic.directions import Directions
 from synthetic.figures.trials import at_edge, best_trial, combinations, powers
 from synthetic.figures.updates import Rows
+from synthetic.simulation.directions import Directions
 
 VERSION = 1
 TARGET, EPS = 1e-2, 1e-3

@@ -1,17 +1,27 @@
-"""The optimizers' updates on many runs at once: rows of theta, per-row settings, the arithmetic of `helene.functional`.
+"""The optimizers' updates on many runs at once: rows of theta, per-row settings, the rules of `helene.rules`.
 
 A row's numbers equal those of the optimizer of that name; a test holds them together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from helene import functional
+from helene.rules import (
+    AdamRule,
+    CurvatureRule,
+    HeavyBallRule,
+    HeleneRule,
+    NewtonRule,
+    Rule,
+    SGDRule,
+    SophiaRule,
+)
 
 METHODS = ("sgd", "ema", "momentum", "annealed", "adam", "newton", "sophia", "helene")
 DEFAULTS: dict[str, Any] = {
@@ -25,6 +35,35 @@ DEFAULTS: dict[str, Any] = {
     "batch": 1,
     "denominator_eps": 1e-12,
 }
+
+
+_RULES: dict[str, Callable[[Mapping[str, Any]], Rule]] = {
+    "sgd": lambda s: SGDRule(lr=s["lr"]),
+    "momentum": lambda s: HeavyBallRule(lr=s["lr"], momentum=s["beta1"]),
+    "adam": lambda s: AdamRule(lr=s["lr"], beta1=s["beta1"], beta2=s.get("adam_beta2", 0.999)),
+    "newton": lambda s: NewtonRule(lr=s["lr"], denominator_eps=s["denominator_eps"], **_curved(s)),
+    "sophia": lambda s: SophiaRule(
+        lr=s["lr"],
+        beta1=s["beta1"],
+        gamma=s["gamma"],
+        clip=s["clip"],
+        denominator_eps=s["denominator_eps"],
+        **_curved(s),
+    ),
+    "helene": lambda s: HeleneRule(
+        lr=s["lr"],
+        beta1=s["beta1"],
+        anneal_horizon=s["horizon"],
+        gamma=s["gamma"],
+        floor=s["floor"],
+        denominator_eps=s["denominator_eps"],
+        **_curved(s),
+    ),
+}
+
+
+def _curved(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {"beta2": settings["beta2"], "interval": settings["interval"], "batch_size": settings["batch"]}
 
 
 class Rows:
@@ -45,7 +84,14 @@ class Rows:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         self.method, self.theta, self.t = method, theta.clone(), 0
         self.settings = {**DEFAULTS, **settings}
-        self.m, self.h = torch.zeros_like(theta), torch.zeros_like(theta)
+        self.rule = _RULES[method](self.settings) if method in _RULES else None
+        self.state: Any = self.rule.init(theta) if self.rule else torch.zeros_like(theta)
+
+    @property
+    def h(self) -> Tensor:
+        """The curvature, of the methods that keep one."""
+        h: Tensor = self.state.curvature
+        return h
 
     def step(self, g: Tensor, curvature: Tensor | None = None) -> None:
         """Move theta by one update.
@@ -55,61 +101,16 @@ class Rows:
             curvature: The diagonal to be used as h; if None, h is the moving average of A-GNB's B g⊙g.
         """
         self.t += 1
-        s, theta = self.settings, self.theta
-        if curvature is not None:
-            self.h = curvature
-        elif self.method in ("newton", "sophia", "helene") and functional.is_curvature_step(self.t, s["interval"]):
-            self.h = functional.curvature_ema(self.h, functional.a_gnb(g, s["batch"]), s["beta2"])
-        match self.method:
-            case "sgd":
-                self.theta = functional.sgd_step(theta, g, lr=s["lr"])
-            case "ema" | "annealed":
-                alpha = 1 - s["beta1"]
-                if self.method == "annealed":
-                    alpha = functional.anneal(self.t, s["beta1"], s["horizon"])
-                self.m = functional.momentum(self.m, g, s["beta1"], alpha)
-                self.theta = functional.descend(theta, self.m, s["lr"])
-            case "momentum":
-                self.theta, self.m = functional.momentum_step(
-                    theta, g, self.m, lr=s["lr"], beta1=s["beta1"], coupled=False
-                )
-            case "adam":
-                self.theta, self.m, self.h = functional.adam_step(
-                    theta,
-                    g,
-                    self.m,
-                    self.h,
-                    lr=s["lr"],
-                    beta1=s["beta1"],
-                    beta2=s.get("adam_beta2", 0.999),
-                    denominator_eps=1e-8,
-                    step=self.t,
-                    coupled=True,
-                )
-            case "newton":
-                self.theta = functional.newton_step(theta, g, self.h, lr=s["lr"], denominator_eps=s["denominator_eps"])
-            case "sophia":
-                self.theta, self.m, _ = functional.sophia_step(
-                    theta,
-                    g,
-                    self.m,
-                    self.h,
-                    lr=s["lr"],
-                    beta1=s["beta1"],
-                    gamma=s["gamma"],
-                    clip=s["clip"],
-                    denominator_eps=s["denominator_eps"],
-                )
-            case _:
-                self.theta, self.m = functional.helene_step(
-                    theta,
-                    g,
-                    self.m,
-                    self.h,
-                    lr=s["lr"],
-                    beta1=s["beta1"],
-                    alpha=functional.anneal(self.t, s["beta1"], s["horizon"]),
-                    gamma=s["gamma"],
-                    floor=s["floor"],
-                    denominator_eps=s["denominator_eps"],
-                )
+        s = self.settings
+        if self.rule is None:
+            alpha = 1 - s["beta1"] if self.method == "ema" else functional.anneal(self.t, s["beta1"], s["horizon"])
+            self.state = functional.momentum(self.state, g, s["beta1"], alpha)
+            self.theta = functional.descend(self.theta, self.state, s["lr"])
+            return
+        estimate = None
+        if isinstance(self.rule, CurvatureRule):
+            if curvature is not None:
+                self.state = self.state._replace(curvature=curvature)
+            else:
+                estimate = self.rule.estimate(self.t, g)
+        self.theta, self.state = self.rule.update(self.t, self.theta, g, self.state, estimate)

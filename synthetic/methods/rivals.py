@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from helene import functional
+from helene.rules import AdamWRule, SophiaRule
+from helene.rules.curved import SophiaState
+from helene.rules.plain import AdamState
 from synthetic.methods.base import Given, Scale, Signal, State, Trial
 from synthetic.methods.zeroth import MeZO, OneDirectionPerLayer, shared
 from synthetic.problems.base import Problem
@@ -31,20 +35,10 @@ class ZOAdam(MeZO):
 
     def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """See `Method`."""
-        names = ("beta1", "beta2", "denominator_eps")
-        beta1, beta2, denominator_eps = (shared(given, name) for name in names)
-        x, state["m"], state["v"] = functional.adam_step(
-            x,
-            signal.c * signal.z,
-            state["m"],
-            state["v"],
-            lr=given["lr"],
-            beta1=beta1,
-            beta2=beta2,
-            denominator_eps=denominator_eps,
-            step=signal.step,
-            coupled=False,
-        )
+        settings: Any = {name: shared(given, name) for name in ("beta1", "beta2", "denominator_eps")}
+        rule = AdamWRule(lr=given["lr"], **settings)
+        x, kept = rule.update(signal.step, x, signal.c * signal.z, AdamState(state["m"], state["v"]))
+        state["m"], state["v"] = kept
         return x
 
 
@@ -73,22 +67,12 @@ class ZOSophia(MeZO):
 
     def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """See `Method`."""
-        names = ("beta1", "beta2", "interval", "denominator_eps")
-        beta1, beta2, interval, denominator_eps = (shared(given, name) for name in names)
-        g = signal.c * signal.z
-        if functional.is_curvature_step(signal.step, int(interval)):
-            state["h"] = functional.curvature_ema(state["h"], functional.a_gnb(g, 1), beta2)
-        x, state["m"], _ = functional.sophia_step(
-            x,
-            g,
-            state["m"],
-            state["h"],
-            lr=given["lr"],
-            beta1=beta1,
-            gamma=given["gamma"],  # type: ignore[arg-type]
-            clip=1.0,
-            denominator_eps=denominator_eps,
-        )
+        settings: Any = {name: shared(given, name) for name in ("beta1", "beta2", "denominator_eps")}
+        interval, g = int(shared(given, "interval")), signal.c * signal.z
+        rule = SophiaRule(lr=given["lr"], gamma=given["gamma"], batch_size=1, interval=interval, **settings)
+        kept = SophiaState(state["m"], state["h"], torch.zeros((), dtype=torch.int64))
+        x, kept = rule.update(signal.step, x, g, kept, rule.estimate(signal.step, g))
+        state["m"], state["h"] = kept.momentum, kept.curvature
         return x
 
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from helene import functional
+from helene.rules import HeleneRule
+from helene.rules.curved import HeleneState
 from synthetic.methods.base import Given, Scale, Signal, State, Trial
 from synthetic.problems.base import Problem
 
@@ -81,6 +83,7 @@ class Helene(MeZO):
 
     name, title = "helene", "HELENE"
     commutes_with_turns = False
+    _held: tuple[Given, HeleneRule] | None = None
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
         """See `Method`: floor = ratio h_0, lr = q (1 − beta1) gamma floor / (tr H + 2 λ_max)."""
@@ -101,18 +104,34 @@ class Helene(MeZO):
         """See `Method`."""
         return {"m": torch.zeros_like(x), "h": torch.zeros_like(x)}
 
+    def rule(self, given: Given) -> HeleneRule:
+        """The rule of all trials, kept while the settings stay what they are."""
+        if self._held is None or self._held[0] is not given:
+            one = {name: shared(given, name) for name in ("beta1", "beta2", "horizon", "denominator_eps")}
+            self._held = (
+                given,
+                HeleneRule(
+                    lr=given["lr"],
+                    anneal_horizon=one.pop("horizon"),
+                    interval=int(shared(given, "interval")),
+                    batch_size=torch.as_tensor(given["batch_size"]),
+                    gamma=given["gamma"],
+                    floor=given["floor"],
+                    **one,  # type: ignore[arg-type]
+                ),
+            )
+        return self._held[1]
+
     def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """See `Method`; between estimates h stands, so its part of the preconditioner is kept."""
-        beta1, beta2, interval, horizon, denominator_eps = (
-            shared(given, name) for name in ("beta1", "beta2", "interval", "horizon", "denominator_eps")
-        )
-        alpha = functional.anneal(signal.step, beta1, horizon)
-        state["m"] = functional.momentum(state["m"], signal.z, beta1, alpha * signal.c)
-        if functional.is_curvature_step(signal.step, int(interval)):
+        rule = self.rule(given)
+        state["m"] = functional.momentum(state["m"], signal.z, rule.beta1, rule.alpha(signal.step) * signal.c)
+        if rule.estimates_at(signal.step):
             estimate = functional.a_gnb(signal.z, given["batch_size"] * signal.c.square())
-            state["h"] = functional.curvature_ema(state["h"], estimate, beta2)
-            one, h = torch.ones((), dtype=x.dtype), self.curvature_used(state["h"], signal.step)
-            state["per_m"] = functional.precondition(one, h, given["gamma"], given["floor"], denominator_eps)
+            kept = rule.observe(HeleneState(state["m"], state["h"]), estimate)
+            state["h"] = kept.curvature
+            used = self.curvature_used(kept.curvature, signal.step)
+            state["per_m"] = rule.factor(signal.step, kept._replace(curvature=used))
         return functional.descend(x, state["m"] * state["per_m"], given["lr"])
 
     def curvature_used(self, h: Tensor, step: int) -> Tensor:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from synthetic.layers import Layers
 from synthetic.problems.base import Constants, Problem
 from synthetic.problems.coupled import Coupled
+from synthetic.problems.layers import Layers
 from synthetic.problems.profiles import PROFILES
 from synthetic.problems.regression import regression
 from synthetic.problems.separable import Separable

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor
 
-from synthetic.layers import Layers
+from synthetic.problems.layers import Layers
 
 if TYPE_CHECKING:
     from jaxtyping import Float

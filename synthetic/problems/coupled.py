@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from synthetic.layers import Layers
 from synthetic.problems.base import Constants, Problem
+from synthetic.problems.layers import Layers
 
 
 class Coupled(Problem):

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from synthetic.layers import Layers
 from synthetic.problems.base import Constants, Problem
 from synthetic.problems.data import load_data
+from synthetic.problems.layers import Layers
 
 _TOLERANCE = 1e-13
 _LINEAR = 40.0  # log(1 + e^x) = x in float64 from here on; torch's own limit of 20 is meant for float32

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from synthetic.layers import Layers
 from synthetic.problems.base import Constants, Problem
+from synthetic.problems.layers import Layers
 from synthetic.problems.profiles import PROFILES
 
 

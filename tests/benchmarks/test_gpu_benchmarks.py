@@ -38,8 +38,8 @@ def on_cpu(monkeypatch):
     pytest.importorskip("transformers")
     for name, value in {"SHAPE": "opt-tiny", "ROWS": 2, "LENGTH": 8, "DEVICE": "cpu"}.items():
         monkeypatch.setattr(gpu, name, value)
-    monkeypatch.setattr("llm_bench.rivals.forwards.CapturedForwards", Replayed)
-    monkeypatch.setattr("llm_bench.rivals.timing.time_in_turns", timed)
+    monkeypatch.setattr("llm_bench.cost.captured_forwards.CapturedForwards", Replayed)
+    monkeypatch.setattr("llm_bench.cost.timing.time_in_turns", timed)
     for name in ("reset_peak_memory_stats", "synchronize"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 7)

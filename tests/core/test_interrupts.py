@@ -77,9 +77,10 @@ class Seen:
         self.step = inner.param_groups[0]["step"]
         self.weights = [p.detach().clone() for p in net.parameters()]
         self.state = copy.deepcopy([inner.state.get(p, {}) for p in net.parameters()])
-        self.count = inner._statistics.count
-        run = inner.trajectory
-        self.recorded = None if run is None else copy.deepcopy((run.scalars, run.changing))
+        self.count = inner.statistics.count
+        self.recorded = copy.deepcopy(
+            None if inner.trajectory is None else (inner.trajectory.scalars, inner.trajectory.changing)
+        )
 
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, Seen)

@@ -49,8 +49,8 @@ METHODS: list[Any] = [
 @pytest.mark.parametrize(("cls", "options"), METHODS)
 @pytest.mark.parametrize(
     "engine",
-    [{}, SMALL_RING, {**SMALL_RING, "concurrent": False}, {**SMALL_RING, "deferred": True}],
-    ids=["whole", "ring", "turns", "deferred"],
+    [{}, SMALL_RING, {**SMALL_RING, "concurrent": False}],
+    ids=["whole", "ring", "turns"],
 )
 def test_the_trajectory_is_that_of_optimizer_step(cls: Any, options: dict[str, Any], engine: dict[str, Any]) -> None:
     """Float32, 12 steps. The forwards are the same operations, so their rounding agrees but for cuBLAS's choices."""
@@ -66,14 +66,13 @@ def test_the_trajectory_is_that_of_optimizer_step(cls: Any, options: dict[str, A
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("cls", [MeZO, Helene])
-@pytest.mark.parametrize("deferred", [False, True])
-def test_learning_rate_zero_moves_no_bit(dtype: torch.dtype, cls: Any, deferred: bool) -> None:
+def test_learning_rate_zero_moves_no_bit(dtype: torch.dtype, cls: Any) -> None:
     torch.manual_seed(0)
     model = TiedModel().to("cuda", dtype)
     kept = copy.deepcopy(model.state_dict())
     more = {"anneal_horizon": 10, "batch_size": 4} if cls is Helene else {}
     optimizer = cls(model.named_parameters(), lr=0.0, seed=5, model=model, **more)
-    engine = Engine(model, optimizer, loss, deferred=deferred, **SMALL_RING)
+    engine = Engine(model, optimizer, loss, **SMALL_RING)
     batch = {name: value.cuda() for name, value in batch_of(0).items()}
     with torch.no_grad():
         before = loss(model, batch)
@@ -214,38 +213,6 @@ def test_a_loaded_state_and_a_changed_option_are_seen() -> None:
     assert engine.mode == "plain"
 
 
-def test_a_deferred_update_is_made_before_anyone_looks() -> None:
-    """Against the same steps made at once: after the model's own forward, a state_dict, and a loaded one."""
-    batch = {name: value.cuda() for name, value in batch_of(0).items()}
-
-    def make(deferred: bool) -> tuple[Any, Any, Engine]:
-        torch.manual_seed(0)
-        model = TiedModel().cuda()
-        optimizer = ZOAdam(model.named_parameters(), lr=1e-2, seed=5, model=model)
-        return model, optimizer, Engine(model, optimizer, loss, deferred=deferred, **SMALL_RING)
-
-    model, optimizer, engine = make(True)
-    twin, _, reference = make(False)
-    for _ in range(4):
-        engine.step(batch)
-        reference.step(batch)
-    assert not torch.equal(model.scale, twin.scale)  # it is deferred indeed
-    with torch.no_grad():
-        assert torch.equal(loss(model, batch), loss(twin, batch))
-    engine.step(batch)
-    reference.step(batch)
-    saved, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
-    assert all(torch.equal(saved[name], value) for name, value in twin.state_dict().items())
-    engine.step(batch)
-    model.load_state_dict(saved)
-    optimizer.load_state_dict(state)
-    for _ in range(3):
-        engine.step(batch)
-        reference.step(batch)
-    engine.flush()
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
-
-
 def test_trajectories_replay_to_the_bit() -> None:
     torch.manual_seed(0)
     model = TiedModel().to("cuda", torch.bfloat16)
@@ -266,8 +233,8 @@ def test_trajectories_replay_to_the_bit() -> None:
 def test_a_transformers_model(tuning: str) -> None:
     """A small random OPT in bf16 with a padded batch, each way of tuning, against optimizer.step."""
     transformers = pytest.importorskip("transformers")
-    from llm_bench.models import LanguageModel
-    from llm_bench.tuning import Tuning, prepare, trained
+    from llm_bench.models.loading import LanguageModel
+    from llm_bench.models.tuning import Tuning, prepare, trained
 
     config = transformers.OPTConfig(
         vocab_size=512, hidden_size=64, ffn_dim=256, num_hidden_layers=3, num_attention_heads=4,

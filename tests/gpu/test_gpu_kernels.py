@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, kernels, noise
+from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, kernels, noise, storage
 from helene.kernels import torch_noise
 from helene.kernels.tiles import Piece, Tiles
 from helene.optimizers import chunkwise
-from helene.optimizers import state as storage
 
 pytestmark = pytest.mark.gpu
 
@@ -145,16 +144,33 @@ def _with_state(cls: Any, dtype: torch.dtype, device: torch.device, **options: A
     shapes = [(33, 100), (5,), (4096,), (2, 1028)]
     params = [torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype).to(device)) for s in shapes]
     optimizer = cls([{"params": params[:2]}, {"params": params[2:]}], lr=1e-2, seed=KEY[0], **options)
-    for target, group in zip(optimizer._targets, optimizer._groups, strict=True):
-        optimizer._allocate(target.tensor, group)
-        for name in optimizer._STATE:
+    rules, ways = optimizer.plan().rules, optimizer.plan().storage
+    for target in optimizer.targets:
+        state = optimizer.allocate(target, rules[target.layer], ways[target.layer])
+        for name in optimizer.state_names:
             size = target.tensor.numel()
             value = torch.randn(size, generator=generator) * 10.0 ** torch.randint(-4, 1, (size,), generator=generator)
             value = value.abs() if name in storage.NONNEGATIVE else value
-            state = optimizer.state[target.tensor]
             words = noise.words(1, 1, 0, 1, 0, size).to(device) if storage.is_rounded(state, name) else None
             storage.write(state, name, slice(0, size), value.to(device), words)
     return optimizer
+
+
+def by_torch(optimizer: Any, slope: float) -> None:
+    """A step's update along slope · z by torch's own operations."""
+    plan = optimizer.plan()
+    gradient = plan.measurement.gradient(optimizer, plan, [slope], None)
+    estimate = plan.source and plan.source.estimate(optimizer, plan, gradient, [], None)
+    with torch.no_grad():
+        chunkwise.Moves(optimizer, plan, None, gradient, estimate).make()
+    optimizer.note(plan, [slope])
+
+
+def by_kernels(optimizer: Any, slope: float) -> None:
+    """The same by the fused kernel."""
+    plan = optimizer.plan()
+    kernels.Launches(optimizer, plan, slope).make()
+    optimizer.note(plan, [slope])
 
 
 @pytest.mark.parametrize(("cls", "options", "dtype", "state_dtype", "rounding"), CASES)
@@ -165,19 +181,12 @@ def test_updates_are_the_generic_loops(
     made = []
     for fused in (False, True):
         optimizer = _with_state(cls, dtype, device, state_dtype=state_dtype, rounding=rounding, **options)
-        for step in (1, 2):
-            for group in optimizer.param_groups:
-                group["step"] = step
-            assert kernels.can_apply(optimizer)
-            gradient = optimizer._gradient(step, [0.37])
-            if fused:
-                kernels.Launches(optimizer, step, [0.37]).make()
-            else:
-                with torch.no_grad():
-                    chunkwise.apply(optimizer, None, gradient)
+        for _ in range(2):
+            assert kernels.can_update(optimizer, optimizer.plan())
+            (by_kernels if fused else by_torch)(optimizer, 0.37)
         made.append(optimizer)
     divides = cls in (Helene, ZOAdam, ZOAdamW)
-    for a, b in zip(made[0]._targets, made[1]._targets, strict=True):
+    for a, b in zip(made[0].targets, made[1].targets, strict=True):
         p, q = a.tensor.float(), b.tensor.float()
         if not divides and state_dtype != "8bit":
             assert torch.equal(p, q)

@@ -1,4 +1,4 @@
-"""The engine over its kernels in Triton's interpreter: copies, looked-up rows, fused and deferred updates, no GPU.
+"""The engine over its kernels in Triton's interpreter: copies, looked-up rows, fused updates, no GPU.
 
 What a GPU adds is the capture; here a captured step is enqueued anew at each replay. Against `optimizer.step` without
 kernels: normals differ by 8 · 2^-24 relative, and products are rounded before they are added.
@@ -78,8 +78,8 @@ EIGHT_BIT = {"anneal_horizon": 100, "batch_size": 4, "interval": 2, "state_dtype
     ("cls", "options", "engine", "direct"),
     [
         (MeZO, {}, RING, False),
-        (MeZO, {}, {**RING, "deferred": True}, True),
-        (Helene, EIGHT_BIT, {**RING, "deferred": True}, True),
+        (MeZO, {}, RING, True),
+        (Helene, EIGHT_BIT, RING, True),
         (ZOAdam, {"state_dtype": "bfloat16"}, {}, True),
     ],
 )

@@ -239,5 +239,5 @@ def test_a_sharded_model_makes_the_steps_of_a_whole_one(found: dict[tuple[int, s
     assert mine["unmoved"]
     seed, sphere, conservative = mine["said"]
     assert "ranks differ in the names of parameters, seed or a hyper-parameter" in seed
-    assert "each rank knows its part of z" in sphere
+    assert "each rank holds a part" in sphere
     assert "ZOConservative measures more than pairs of losses" in conservative

@@ -18,12 +18,12 @@ if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
     pytest.skip("for machines with triton and no GPU", allow_module_level=True)
 os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported, and for them alone
 
-from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, noise
+from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, kernels, noise, storage
 from helene.directions import Direction, Target, write_perturbed
 from helene.kernels import launch, methods
 from helene.kernels.tiles import Piece, Tiles
 from helene.optimizers import chunkwise
-from helene.optimizers import state as storage
+from helene.rules import SGDRule
 
 CPU = torch.device("cpu")
 KEY = (2**63 + 12345, 2**31 + 7, 5)
@@ -122,10 +122,11 @@ def _optimizer(cls: Any, dtype: torch.dtype, **options: Any) -> Any:
     generator = torch.Generator().manual_seed(0)
     params = [torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in ((33, 20), (5,), (2, 516))]
     optimizer = cls([{"params": params[:2]}, {"params": params[2:]}], lr=1e-2, seed=KEY[0], **options)
-    for target, group in zip(optimizer._targets, optimizer._groups, strict=True):
-        optimizer._allocate(target.tensor, group)
-        for name in optimizer._STATE:
-            size, state = target.tensor.numel(), optimizer.state[target.tensor]
+    rules, ways = optimizer.plan().rules, optimizer.plan().storage
+    for target in optimizer.targets:
+        state = optimizer.allocate(target, rules[target.layer], ways[target.layer])
+        for name in optimizer.state_names:
+            size = target.tensor.numel()
             value = torch.randn(size, generator=generator) * 10.0 ** torch.randint(-4, 1, (size,), generator=generator)
             value = value.abs() if name in storage.NONNEGATIVE else value
             words = noise.words(1, 1, 0, 1, 0, size) if storage.is_rounded(state, name) else None
@@ -133,39 +134,34 @@ def _optimizer(cls: Any, dtype: torch.dtype, **options: Any) -> Any:
     return optimizer
 
 
+def by_torch(optimizer: Any, slope: float) -> None:
+    """A step's update along slope · z by torch's own operations."""
+    plan = optimizer.plan()
+    gradient = plan.measurement.gradient(optimizer, plan, [slope], None)
+    estimate = plan.source and plan.source.estimate(optimizer, plan, gradient, [], None)
+    with torch.no_grad():
+        chunkwise.Moves(optimizer, plan, None, gradient, estimate).make()
+    optimizer.note(plan, [slope])
+
+
+def by_kernels(optimizer: Any, slope: float) -> None:
+    """The same by the fused kernel."""
+    plan = optimizer.plan()
+    kernels.Launches(optimizer, plan, slope).make()
+    optimizer.note(plan, [slope])
+
+
 @pytest.mark.parametrize(("cls", "options"), METHODS)
 @pytest.mark.parametrize(("dtype", "state_dtype", "rounding"), STORAGE)
 def test_updates_are_the_generic_loops(
     cls: Any, options: dict[str, Any], dtype: torch.dtype, state_dtype: str, rounding: str
 ) -> None:
-    """Two steps, the second by `update_and_perturb`. z may differ in its last bits, and what rounding makes of it."""
+    """Two steps. z may differ in its last bits, and what rounding makes of it."""
     generic, fused = (_optimizer(cls, dtype, state_dtype=state_dtype, rounding=rounding, **options) for _ in range(2))
-    method = methods.method_of(fused)
-    assert isinstance(method, methods.Method)
-    seed = torch.tensor(launch.control_words(KEY[0], 0, 0))
-    for step in (1, 2):
-        for optimizer in (generic, fused):
-            for group in optimizer.param_groups:
-                group["step"] = step
-        gradient = generic._gradient(step, [0.37])
-        with torch.no_grad():
-            chunkwise.apply(generic, None, gradient)
-        control, hypers = seed.clone(), method.rows(fused, step)
-        control[1] = step
-        for tiles in method.tables(fused):
-            if step == 1:
-                launch.update(tiles, method.code, control, VALUES, hypers, stochastic=rounding == "stochastic")
-                continue
-            plus, minus = (torch.zeros(2048, dtype=dtype) for _ in range(2))
-            before, later = (control, VALUES, hypers), torch.tensor([1e-3, 0.0, 0.0, 0.0])
-            launch.update_and_perturb(
-                tiles, plus, minus, method.code, before, CONTROL, later, stochastic=rounding == "stochastic"
-            )
-            again, other = torch.zeros_like(plus), torch.zeros_like(minus)
-            launch.perturb(tiles, again, other, CONTROL, later)  # copies of the moved parameters
-            assert torch.equal(plus, again)
-            assert torch.equal(minus, other)
-    for a, b in zip(generic._targets, fused._targets, strict=True):
+    for _ in range(2):
+        by_torch(generic, 0.37)
+        by_kernels(fused, 0.37)
+    for a, b in zip(generic.targets, fused.targets, strict=True):
         unit = 2 * torch.finfo(dtype).eps * (a.tensor.abs() + 0.2)  # 0.2 bounds an update here
         assert ((a.tensor - b.tensor).abs() <= unit).all()
         if dtype != torch.float32:
@@ -181,32 +177,37 @@ def test_updates_are_the_generic_loops(
 
 def test_nothing_moves_where_the_loss_was_not_finite() -> None:
     optimizer = _optimizer(Helene, torch.float32, **FULL)
-    method = methods.method_of(optimizer)
-    assert isinstance(method, methods.Method)
-    kept = [t.tensor.detach().clone() for t in optimizer._targets]
-    state = [v.clone() for t in optimizer._targets for v in optimizer.state[t.tensor].values()]
+    plan = optimizer.plan()
+    method = methods.fused(plan, optimizer.targets)
+    assert isinstance(method, methods.Fused)
+    kept = [t.tensor.detach().clone() for t in optimizer.targets]
+    state = [v.clone() for t in optimizer.targets for v in optimizer.state[t.tensor].values()]
     values = torch.tensor([1e-3, torch.nan, 0.0, 0.0])
-    for tiles in method.tables(optimizer):
-        launch.update(tiles, method.code, CONTROL, values, method.rows(optimizer, 1), stochastic=False)
-    assert all(torch.equal(a, t.tensor) for a, t in zip(kept, optimizer._targets, strict=True))
-    now = [v for t in optimizer._targets for v in optimizer.state[t.tensor].values()]
+    for tiles in methods.tables(optimizer, plan):
+        launch.update(tiles, method.code, CONTROL, values, method.rows(plan))
+    assert all(torch.equal(a, t.tensor) for a, t in zip(kept, optimizer.targets, strict=True))
+    now = [v for t in optimizer.targets for v in optimizer.state[t.tensor].values()]
     assert all(torch.equal(a, b) for a, b in zip(state, now, strict=True))
 
 
 def test_a_negative_zero_that_does_not_move_keeps_its_sign() -> None:
     p = torch.nn.Parameter(torch.tensor([-0.0, 0.0, 1.0, -0.0] * 32, dtype=torch.float16))
     optimizer = MeZO([p], lr=0.0)
-    method = methods.method_of(optimizer)
-    assert isinstance(method, methods.Method)
+    plan = optimizer.plan()
+    method = methods.fused(plan, optimizer.targets)
+    assert isinstance(method, methods.Fused)
     kept = p.detach().view(torch.int16).clone()
-    for tiles in method.tables(optimizer):
-        launch.update(tiles, method.code, CONTROL, VALUES, method.rows(optimizer, 1), stochastic=False)
+    for tiles in methods.tables(optimizer, plan):
+        launch.update(tiles, method.code, CONTROL, VALUES, method.rows(plan))
     assert torch.equal(p.detach().view(torch.int16), kept)
 
 
-def test_a_subclass_is_not_taken_for_its_parent() -> None:
-    class Mine(MeZO):
+def test_a_rules_subclass_is_not_taken_for_its_parent() -> None:
+    class MyRule(SGDRule):
         pass
 
-    reason = methods.method_of(Mine([torch.nn.Parameter(torch.zeros(4))]))
-    assert reason == "Mine has no fused update"
+    class Mine(MeZO):
+        RULE = MyRule
+
+    optimizer = Mine([torch.nn.Parameter(torch.zeros(4))])
+    assert methods.fused(optimizer.plan(), optimizer.targets) == "MyRule has no fused update"

@@ -3,11 +3,11 @@
 import dataclasses
 
 from helene.lab.store import Record
-from llm_bench.tables import plan
-from llm_bench.tables.execute import Measured
-from llm_bench.tables.numbers import numbers
-from llm_bench.tables.plan import Cell
-from llm_bench.tables.presets import get_preset
+from llm_bench.protocol import plan
+from llm_bench.protocol.execute import Measured
+from llm_bench.protocol.plan import Cell
+from llm_bench.protocol.presets import get_preset
+from llm_bench.report.cell_numbers import numbers
 
 SMALL = get_preset("small")
 MEZO = Cell("causal", "sst2", "mezo", "full")

@@ -4,7 +4,7 @@ from functools import cache
 
 import torch
 
-from llm_bench.models import wrap
+from llm_bench.models.loading import wrap
 from llm_bench.tiny.tokenizer import make_tokenizer
 
 CAUSAL = ("opt", "gpt2", "llama", "gemma3_text", "gemma2")

@@ -10,7 +10,7 @@ from llm_families import CAUSAL, make
 from torch import Tensor
 from torch.nn import functional as F
 
-from llm_bench import attention
+from llm_bench.models import attention
 
 
 def _batch(model: Any, side: str) -> tuple[Tensor, Tensor]:

@@ -7,10 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llm_families import make
 
-from llm_bench import data, methods, metrics
-from llm_bench.baselines.in_context import encode_in_context
-from llm_bench.baselines.probing import features, fit_offsets, linear_probe, with_offsets
-from llm_bench.encode import encode
+from llm_bench.data.encode import encode
+from llm_bench.data.folder import read_split
+from llm_bench.evaluation import metrics
+from llm_bench.evaluation.in_context import encode_in_context
+from llm_bench.evaluation.probing import features, fit_offsets, linear_probe, with_offsets
+from llm_bench.runs import methods
 from llm_bench.tasks import get_task
 
 
@@ -50,7 +52,7 @@ def test_offsets_cannot_change_the_auc():
 def test_features_are_what_the_head_sees_where_the_answer_is_due(family, toy_data):
     model = make(family)
     task = get_task("sst2", model.kind)
-    encoded = [encode(model, task, task.make(row)) for row in data.read_split(toy_data, task, "test")[:7]]
+    encoded = [encode(model, task, task.make(row)) for row in read_split(toy_data, task, "test")[:7]]
     found = features(model, encoded, max_rows=3)
     for row, example in zip(found, encoded, strict=True):
         ids = torch.tensor([example.prompt])
@@ -85,7 +87,7 @@ def test_a_class_that_training_never_saw_is_never_predicted():
 
 def test_demonstrations_differ_between_examples_and_not_between_calls(toy_data):
     model, task = make("opt", positions=2048), get_task("rte", "causal")
-    train, rows = data.read_split(toy_data, task, "train")[:50], data.read_split(toy_data, task, "test")[:3]
+    train, rows = read_split(toy_data, task, "train")[:50], read_split(toy_data, task, "test")[:3]
     encoded = encode_in_context(model, task, train, rows, seed=0, count=4)
     assert encoded == encode_in_context(model, task, train, rows, seed=0, count=4)
     assert encoded != encode_in_context(model, task, train, rows, seed=1, count=4)
@@ -101,13 +103,13 @@ def test_demonstrations_differ_between_examples_and_not_between_calls(toy_data):
 
 @pytest.mark.parametrize("name", list(methods.METHODS))
 def test_every_method_can_be_built_and_makes_a_step(name, toy_data):
-    from llm_bench.batches import collate
-    from llm_bench.scoring import classification_loss
-    from llm_bench.tuning import Tuning, prepare, trained
+    from llm_bench.data.batches import collate
+    from llm_bench.evaluation.scoring import classification_loss
+    from llm_bench.models.tuning import Tuning, prepare, trained
 
     model, task = make("opt", dtype=torch.float32, layers=1), get_task("sst2", "causal")
     prepare(model, Tuning("lora", rank=1))
-    encoded = [encode(model, task, task.make(row)) for row in data.read_split(toy_data, task, "train")[:4]]
+    encoded = [encode(model, task, task.make(row)) for row in read_split(toy_data, task, "train")[:4]]
     batch = collate(encoded, model.pad_id, "left", labels=True)
     optimizer = methods.build(name, model.module, {"lr": 1e-3}, seed=1, batch_size=4, steps=10)
     before = [p.detach().clone() for _, p in trained(model.module)]

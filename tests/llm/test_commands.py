@@ -9,17 +9,17 @@ import pytest
 from helene import cli as helene_cli
 from helene.lab import canonical
 from helene.lab.store import Store
-from llm_bench import arguments, demo
-from llm_bench.tables.execute import execute, experiment, measured
-from llm_bench.tables.plan import cells
-from llm_bench.tables.presets import get_preset
+from llm_bench.cli import arguments, demo
+from llm_bench.protocol.execute import execute, experiment, measured
+from llm_bench.protocol.plan import cells
+from llm_bench.protocol.presets import get_preset
 from llm_bench.tiny.pretrain import Recipe
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """A bench of an unripe tiny model: the way there, not the accuracy."""
-    import llm_bench.demo as module
+    import llm_bench.cli.demo as module
 
     cache = tmp_path_factory.mktemp("cache")
     preset = dataclasses.replace(

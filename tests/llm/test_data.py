@@ -4,8 +4,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from llm_bench import data, splits
-from llm_bench.fetch import fetch
+from llm_bench.data import splits
+from llm_bench.data.fetch import fetch
+from llm_bench.data.folder import read_split
 from llm_bench.tasks import get_task
 
 SST2, CB, SNLI = get_task("sst2", "masked"), get_task("cb", "causal"), get_task("snli", "masked")
@@ -31,74 +32,74 @@ def parquet(path, rows, names=None):
 
 def test_integers_mean_the_hub_order_where_the_data_say_nothing(tmp_path):
     write(tmp_path, "cb", "train", [{"premise": "p", "hypothesis": "h", "label": i} for i in range(3)])
-    rows = data.read_split(tmp_path, CB, "train")
+    rows = read_split(tmp_path, CB, "train")
     assert [row["label"] for row in rows] == ["entailment", "contradiction", "neutral"]
 
 
 def test_labels_go_by_name_when_a_file_beside_them_names_them(tmp_path):
     write(tmp_path, "sst2", "train", reviews(2))
     (tmp_path / "sst2/labels.json").write_text('{"label": ["positive", "negative"]}')
-    assert [row["label"] for row in data.read_split(tmp_path, SST2, "train")] == ["positive", "negative"]
+    assert [row["label"] for row in read_split(tmp_path, SST2, "train")] == ["positive", "negative"]
 
 
 def test_labels_go_by_name_when_parquet_metadata_name_them(tmp_path):
     parquet(tmp_path / "sst2/train.parquet", reviews(2), ["positive", "negative"])
-    assert [row["label"] for row in data.read_split(tmp_path, SST2, "train")] == ["positive", "negative"]
+    assert [row["label"] for row in read_split(tmp_path, SST2, "train")] == ["positive", "negative"]
 
 
 def test_labels_may_be_the_names_themselves(tmp_path):
     write(tmp_path, "sst2", "train", [{"sentence": "x", "label": "positive"}])
-    assert data.read_split(tmp_path, SST2, "train")[0]["label"] == "positive"
+    assert read_split(tmp_path, SST2, "train")[0]["label"] == "positive"
     boolq = get_task("boolq", "causal")
     write(tmp_path, "boolq", "train", [{"passage": "p", "question": "q", "label": True}])
-    assert data.read_split(tmp_path, boolq, "train")[0]["label"] == "True"
+    assert read_split(tmp_path, boolq, "train")[0]["label"] == "True"
 
 
 def test_jsonl_and_parquet_of_the_same_rows_read_alike(tmp_path):
     write(tmp_path, "sst2", "train", reviews(5))
     (tmp_path / "other").mkdir()
     parquet(tmp_path / "other/sst2/train.parquet", reviews(5))
-    assert data.read_split(tmp_path, SST2, "train") == data.read_split(tmp_path / "other", SST2, "train")
+    assert read_split(tmp_path, SST2, "train") == read_split(tmp_path / "other", SST2, "train")
 
 
 def test_other_classes_are_refused(tmp_path):
     write(tmp_path, "sst2", "train", reviews(2))
     (tmp_path / "sst2/labels.json").write_text('{"label": ["good", "bad"]}')
     with pytest.raises(ValueError, match="names the classes of 'label' good, bad; this task's are negative, positive"):
-        data.read_split(tmp_path, SST2, "train")
+        read_split(tmp_path, SST2, "train")
 
 
 @pytest.mark.parametrize("label", [2, -1, "great", None, 0.5])
 def test_labels_out_of_range_name_the_row(tmp_path, label):
     write(tmp_path, "sst2", "train", [*reviews(2), {"sentence": "x", "label": label}])
     with pytest.raises(ValueError, match=r"row 3 of .*sst2.train.jsonl has label=.*must be one of negative, positive"):
-        data.read_split(tmp_path, SST2, "train")
+        read_split(tmp_path, SST2, "train")
 
 
 def test_unlabelled_rows_are_dropped_only_where_they_are_known_to_occur(tmp_path):
     write(tmp_path, "snli", "train", [{"premise": "p", "hypothesis": "h", "label": i} for i in (-1, 0, 2)])
-    assert [row["label"] for row in data.read_split(tmp_path, SNLI, "train")] == ["entailment", "contradiction"]
+    assert [row["label"] for row in read_split(tmp_path, SNLI, "train")] == ["entailment", "contradiction"]
     write(tmp_path, "sst2", "test", [{"sentence": "x", "label": -1}])
     with pytest.raises(ValueError, match="-1 marks a hidden test set"):
-        data.read_split(tmp_path, SST2, "test")
+        read_split(tmp_path, SST2, "test")
 
 
 def test_missing_things_are_named_with_what_to_do(tmp_path):
     with pytest.raises(FileNotFoundError, match="no data folder"):
-        data.read_split(tmp_path / "none", SST2, "train")
+        read_split(tmp_path / "none", SST2, "train")
     with pytest.raises(FileNotFoundError, match=r"no train split of sst2 in .*helene llm data fetch sst2"):
-        data.read_split(tmp_path, SST2, "train")
+        read_split(tmp_path, SST2, "train")
     write(tmp_path, "cb", "train", [{"premise": "p", "label": 0}])
     with pytest.raises(
         ValueError, match=r"row 1 of .* has no hypothesis; cb needs premise, hypothesis, the row has premise, label"
     ):
-        data.read_split(tmp_path, CB, "train")
+        read_split(tmp_path, CB, "train")
     (tmp_path / "cb/test.jsonl").write_text('{"premise": "p"\n')
     with pytest.raises(ValueError, match=r"line 1 of .*test.jsonl is not JSON"):
-        data.read_split(tmp_path, CB, "test")
+        read_split(tmp_path, CB, "test")
     (tmp_path / "cb/test.jsonl").write_text("")
     with pytest.raises(ValueError, match="has no rows"):
-        data.read_split(tmp_path, CB, "test")
+        read_split(tmp_path, CB, "test")
 
 
 MALFORMED = [
@@ -134,7 +135,7 @@ def test_malformed_rows_name_split_number_field_and_what_there_is(tmp_path, name
     good = rows[name]
     write(tmp_path, name, "validation", [good, {**good, **change}])
     with pytest.raises(ValueError, match=rf"row 2 of .*{name}.validation.jsonl: .*{text}"):
-        data.read_split(tmp_path, get_task(name, kind), "validation")
+        read_split(tmp_path, get_task(name, kind), "validation")
 
 
 def folder_of(tmp_path, train=80, test=40, validation=0):
@@ -220,7 +221,7 @@ def test_fetch_writes_rows_and_the_names_of_labels(tmp_path):
     written = fetch(SST2, tmp_path, load)
     assert calls == [("nyu-mll/glue", "sst2", "train"), ("nyu-mll/glue", "sst2", "validation")]
     assert [path.name for path in written] == ["train.jsonl", "test.jsonl"]
-    assert data.read_split(tmp_path, SST2, "test")[0]["label"] == "positive"
+    assert read_split(tmp_path, SST2, "test")[0]["label"] == "positive"
 
 
 def test_fetch_says_what_failed(tmp_path):

@@ -3,11 +3,11 @@
 import pytest
 from llm_families import CAUSAL, make, metaspace
 
-from llm_bench import data
-from llm_bench.encode import Encoded, demonstration, encode, label_word
-from llm_bench.models import wrap
+from llm_bench.data.encode import Encoded, demonstration, encode, label_word
+from llm_bench.data.folder import read_split
+from llm_bench.models.loading import wrap
 from llm_bench.tasks import get_task, task_names
-from llm_bench.tasks.base import MASK, Example, Sentence
+from llm_bench.tasks.task import MASK, Example, Sentence
 
 OPT, ROBERTA, BERT = make("opt"), make("roberta"), make("bert")
 SST2 = get_task("sst2", "causal")
@@ -33,7 +33,7 @@ def mezo_rule(model, prompt, option):
 @pytest.mark.parametrize("name", task_names("causal"))
 def test_options_are_the_last_tokens_as_mezo_counts_them(family, name, toy_data):
     model, task = make(family), get_task(name, "causal")
-    for row in data.read_split(toy_data, task, "test")[:5]:
+    for row in read_split(toy_data, task, "test")[:5]:
         example = task.make(row)
         encoded = encode(model, task, example)
         for k, option in enumerate(example.options):
@@ -123,7 +123,7 @@ def test_only_gold_keeps_the_first_right_option():
 def test_pieces_encoded_apart_equal_the_text_encoded_whole(model, name, sample_data):
     """Up to places where a byte-level tokenizer joins what a template puts together: counted, and known to be few."""
     task = get_task(name, "masked")
-    rows = data.read_split(sample_data, task, "test")[:100]
+    rows = read_split(sample_data, task, "test")[:100]
     differing = []
     for row in rows:
         example = task.make(row)
@@ -143,7 +143,7 @@ def test_pieces_encoded_apart_equal_the_text_encoded_whole(model, name, sample_d
 @pytest.mark.parametrize("name", task_names("masked"))
 def test_masked_rows_hold_the_mask_once_and_label_words_are_single_tokens(model, name, sample_data):
     task = get_task(name, "masked")
-    for row in data.read_split(sample_data, task, "test")[:50]:
+    for row in read_split(sample_data, task, "test")[:50]:
         encoded = encode(model, task, task.make(row))
         (ids,) = encoded.rows
         ((_, place),) = encoded.sites

@@ -4,10 +4,10 @@ import pytest
 import torch
 from llm_families import make
 
-from llm_bench import data
-from llm_bench.encode import encode
-from llm_bench.evaluate import evaluate
-from llm_bench.generation import generate
+from llm_bench.data.encode import encode
+from llm_bench.data.folder import read_split
+from llm_bench.evaluation.evaluate import evaluate
+from llm_bench.evaluation.generation import generate
 from llm_bench.tasks import get_task
 
 TASK = get_task("squad", "causal")
@@ -28,7 +28,7 @@ def greedy(model, prompt, most):
 @pytest.mark.parametrize("family", ["opt", "gpt2", "llama", "gemma3_text"])
 def test_generation_equals_a_plain_greedy_loop(family, toy_data):
     model = make(family)
-    prompts = [encode(model, TASK, TASK.make(row)).prompt for row in data.read_split(toy_data, TASK, "test")[:6]]
+    prompts = [encode(model, TASK, TASK.make(row)).prompt for row in read_split(toy_data, TASK, "test")[:6]]
     expected = [greedy(model, prompt, 8) for prompt in prompts]
     assert generate(model, prompts, 8) == expected
     assert generate(model, prompts, 8, max_tokens=1) == expected, "one prompt a batch"
@@ -58,7 +58,7 @@ def test_generation_stops_at_a_newline_and_at_the_end_token():
 
 def test_a_models_own_sampling_defaults_are_not_used(toy_data):
     model = make("opt")
-    prompts = [encode(model, TASK, TASK.make(row)).prompt for row in data.read_split(toy_data, TASK, "test")[:3]]
+    prompts = [encode(model, TASK, TASK.make(row)).prompt for row in read_split(toy_data, TASK, "test")[:3]]
     expected = generate(model, prompts, 6)
     model.module.generation_config.do_sample = True
     model.module.generation_config.repetition_penalty = 50.0
@@ -69,7 +69,7 @@ def test_a_models_own_sampling_defaults_are_not_used(toy_data):
 
 def test_f1_of_generated_answers(toy_data):
     model = make("opt")
-    encoded = [encode(model, TASK, TASK.make(row)) for row in data.read_split(toy_data, TASK, "test")[:4]]
+    encoded = [encode(model, TASK, TASK.make(row)) for row in read_split(toy_data, TASK, "test")[:4]]
     report = evaluate(model, TASK, encoded)
     assert len(report.predictions) == 4
     assert 0 <= report.metric <= 1

@@ -10,9 +10,10 @@ import torch
 from llm_families import make, wordpiece
 
 from helene.lab.store import read_jsonl
-from llm_bench import cards, carried, gguf, gpu_rows, mlm_head, models
-from llm_bench.tables import execute, presets
+from llm_bench.models import loading
+from llm_bench.protocol import execute, presets
 from llm_bench.tiny.pretrain import Recipe, tiny_model
+from tools import gguf, gpu_rows, mlm_head, packed_models, side_by_side
 
 
 def test_parts_are_joined_in_order_and_checked(tmp_path):
@@ -69,7 +70,7 @@ def test_a_head_is_trained_on_training_text_alone(toy_data, tmp_path):
         encoder(tmp_path / "e"), texts[:600], tmp_path / "m", steps=60, batch=16, lr=3e-3, say=said.append
     )
     assert held < float(said[0].split()[-1])
-    model = models.load(tmp_path / "m", "masked")
+    model = loading.load(tmp_path / "m", "masked")
     assert model.module.get_output_embeddings().weight is model.module.get_input_embeddings().weight
     empty = tmp_path / "none"
     empty.mkdir()
@@ -143,12 +144,12 @@ def test_what_is_packed_is_what_a_call_takes(tmp_path, monkeypatch):
     """The file itself is not converted here: it is a text of bytes, and the model a tiny one."""
     (tmp_path / "m.gguf").write_bytes(bytes(range(256)) * 1000)
     model = make("opt")
-    monkeypatch.setattr(carried.gguf, "convert", lambda source, out, *rest: save(model, out))
+    monkeypatch.setattr(packed_models.gguf, "convert", lambda source, out, *rest: save(model, out))
     folder = encoder(tmp_path / "e")
     words = ["--gguf", str(tmp_path / "m.gguf"), "--encoder", str(folder), "--out", str(tmp_path / "c")]
-    monkeypatch.setattr(carried, "package", lambda name: {f"site/{name}/__init__.py": b""})
-    assert carried.main([*words, "--mebibytes", "0.125"]) == 0
-    recipe = carried.Recipe(tmp_path / "k", tmp_path, "cpu", 2, None, 0, 1, 1.0)
+    monkeypatch.setattr(packed_models, "package", lambda name: {f"site/{name}/__init__.py": b""})
+    assert packed_models.main([*words, "--mebibytes", "0.125"]) == 0
+    recipe = packed_models.Recipe(tmp_path / "k", tmp_path, "cpu", 2, None, 0, 1, 1.0)
     recipe.keep.mkdir()
     sizes = []
     for piece in sorted((tmp_path / "c").iterdir(), key=lambda path: int(path.name)):
@@ -171,7 +172,7 @@ def test_two_cards_share_the_cells_of_a_call(toy_data, tmp_path, capfd):
     methods = {record.config["method"] for record in read_jsonl(tmp_path / "o" / "smoke-causal-sst2.jsonl")}
     assert methods == {"zero-shot", "bias-only"}
     assert (
-        cards.side_by_side(
+        side_by_side.side_by_side(
             [[sys.executable, "-c", "import os; raise SystemExit(os.environ['CUDA_VISIBLE_DEVICES'] == '1')"]] * 2
         )
         == 1

@@ -13,12 +13,12 @@ import torch
 from small_runs import comparable, opt, result_of
 
 from helene.lab.store import Store, StoreError, config_key
-from llm_bench.runs.checkpoint import Folder
 from llm_bench.runs.environment import resolved
 from llm_bench.runs.meters import Stopwatch
 from llm_bench.runs.run import run
 from llm_bench.runs.session import session
-from llm_bench.runs.train import Training
+from llm_bench.runs.training.checkpoint import Folder
+from llm_bench.runs.training.loop import Training
 
 
 def _run_and_save_often(config, env):
@@ -108,8 +108,8 @@ def test_two_sweeps_on_one_store_are_refused(tmp_path):
 
 def test_a_trajectory_is_kept_beside_the_store_and_replays(env, tmp_path):
     from helene.trajectory import Trajectory
-    from llm_bench import methods
-    from llm_bench.runs.checkpoint import weights
+    from llm_bench.runs import methods
+    from llm_bench.runs.training.checkpoint import weights
 
     config = resolved(opt(lr=1e-3), env)
     result = result_of(config, env, work=str(tmp_path))

@@ -13,13 +13,14 @@ from torch import nn
 from helene import Helene, MeZO, precision
 from helene.directions import Target
 from helene.optimizers.adam import Adam
-from llm_bench import live_bytes, memory, memory_row, memory_rows
-from llm_bench.methods import METHODS
-from llm_bench.methods import build as build_optimizer
-from llm_bench.rivals.shapes import build, language_loss, random_batch
-from llm_bench.tables import memory_page
+from llm_bench.cost import memory_row, memory_sweep
+from llm_bench.models import live_bytes, step_memory
+from llm_bench.models.shapes import build, language_loss, random_batch
+from llm_bench.report import memory_page
+from llm_bench.runs.methods import METHODS
+from llm_bench.runs.methods import build as build_optimizer
 
-RECORDS = Path(memory.__file__).parent / "records"
+RECORDS = Path(step_memory.__file__).parents[1] / "records"
 
 
 def _mean(module: Any, batch: torch.Tensor) -> torch.Tensor:
@@ -61,10 +62,10 @@ def test_counted_bytes_are_those_of_the_cpu_allocator(backward: bool) -> None:
     targets = [Target(p, i, "") for i, p in enumerate(twin.parameters())]
     known = [*twin.parameters(), there]
     if backward:
-        counted, gradients = memory._backward_peak(lambda: _mean(twin, there), known, targets)
+        counted, gradients = step_memory._backward_peak(lambda: _mean(twin, there), known, targets)
         assert gradients == sum(live_bytes.blocks(p.nbytes) for p in twin.parameters())
     else:
-        counted = memory._forward_peak(lambda: _mean(twin, there), known)
+        counted = step_memory._forward_peak(lambda: _mean(twin, there), known)
     assert counted == pytest.approx(measured, rel=0.01)
 
 
@@ -72,13 +73,13 @@ def test_terms_in_closed_form() -> None:
     """One layer: x W of shape (rows, out), its float32 square, and a mean; state of two tensors in each dtype."""
     module = nn.Linear(512, 1024, bias=False, dtype=torch.bfloat16, device="meta")
     batch = torch.empty(64, 512, dtype=torch.bfloat16, device="meta")
-    forward = memory.predict(module, _mean, batch, None, workspace_bytes=7)
+    forward = step_memory.predict(module, _mean, batch, None, workspace_bytes=7)
     assert forward.weights == 2 * 512 * 1024 + 2 * 64 * 512
     # float32 beside its square; the bfloat16 product is gone by then, and so is what was squared before the mean
     assert forward.activations == (4 + 4) * 64 * 1024
     assert forward.workspace == 7
     for dtype, width in (("float32", 8), ("bfloat16", 4), ("8bit", 2)):
-        made = memory.predict(
+        made = step_memory.predict(
             module,
             _mean,
             batch,
@@ -99,7 +100,7 @@ def test_every_method_can_be_predicted() -> None:
             holder.weight = params[0]
             return build_optimizer(name, holder, {"lr": 1e-3}, seed=0, batch_size=2, steps=9)
 
-        found = memory.predict(module, language_loss, batch, factory)
+        found = step_memory.predict(module, language_loss, batch, factory)
         assert (found.gradients > 0) == (name in ("ft-adam", "fo-sgd", "fo-adamw", "fo-lion", "helene-backprop"))
 
 
@@ -134,8 +135,8 @@ def test_predictions_are_within_five_percent_of_peaks_measured_on_an_h100(
         factory = lambda p: Helene(p, anneal_horizon=9, batch_size=16, state_dtype=state)  # noqa: E731
     elif name == "MeZO":
         factory = MeZO
-    found = memory.predict(module, language_loss, batch, factory).total
-    found += memory.WORKSPACE_BYTES if factory is None else 0
+    found = step_memory.predict(module, language_loss, batch, factory).total
+    found += step_memory.WORKSPACE_BYTES if factory is None else 0
     assert found == pytest.approx(peak, rel=0.05)
 
 
@@ -163,10 +164,10 @@ def test_the_table_without_a_gpu_is_predicted_and_goes_on(tmp_path: Path) -> Non
     with Store(tmp_path / "m.sqlite") as store:
         options: dict[str, Any] = {"device": "cpu", "export": tmp_path / "m.jsonl", "say": said.append}
         rows = memory_row.ROWS[:2]
-        assert memory_rows.measure_all(store, rows, ["opt-tiny"], ["2x8"], minutes=0.0, **options) == 2
-        assert memory_rows.measure_all(store, rows, ["opt-tiny"], ["2x8"], **options) == 0
-        assert memory_rows.measure_all(store, rows, ["opt-tiny"], ["2x8"], **options) == 0
-        records = store.records(memory_rows.EXPERIMENT)
+        assert memory_sweep.measure_all(store, rows, ["opt-tiny"], ["2x8"], minutes=0.0, **options) == 2
+        assert memory_sweep.measure_all(store, rows, ["opt-tiny"], ["2x8"], **options) == 0
+        assert memory_sweep.measure_all(store, rows, ["opt-tiny"], ["2x8"], **options) == 0
+        records = store.records(memory_sweep.EXPERIMENT)
     assert len(records) == 2
     before, *lines = said[1:]  # the first call had no time for more than that
     assert before == said[0] == "2 rows to predict, some 1 s on one core; nothing is measured, that takes --device cuda"
@@ -181,17 +182,17 @@ def test_a_row_that_cannot_fit_is_not_tried_and_an_error_is_tried_again(
 ) -> None:
     from helene.lab.store import Store
 
-    monkeypatch.setattr(memory_rows, "_card", lambda device: {"name": "small card", "bytes": 100_000_000})
-    monkeypatch.setattr(memory_rows, "_AHEAD", 0)
+    monkeypatch.setattr(memory_sweep, "_card", lambda device: {"name": "small card", "bytes": 100_000_000})
+    monkeypatch.setattr(memory_sweep, "_AHEAD", 0)
     answers = [{"status": "error", "message": "broken", "peak_bytes": None, "reserved_bytes": None, "mode": ""}]
     answers.append({"status": "reached", "message": "", "peak_bytes": 10**7, "reserved_bytes": 10**7, "mode": "graph"})
-    monkeypatch.setattr(memory_rows.Children, "run", lambda *_: answers.pop(0))
+    monkeypatch.setattr(memory_sweep.Children, "run", lambda *_: answers.pop(0))
     small, large = memory_row.ROWS[0], memory_row.ROWS[4]
     with Store(tmp_path / "m.sqlite") as store:
         for _ in range(3):
-            memory_rows.measure_all(store, [small], ["opt-tiny"], ["2x8"], say=lambda text: None)
-        memory_rows.measure_all(store, [large], ["opt-125m"], ["2x8"], say=lambda text: None)
-        records = store.records(memory_rows.EXPERIMENT)
+            memory_sweep.measure_all(store, [small], ["opt-tiny"], ["2x8"], say=lambda text: None)
+        memory_sweep.measure_all(store, [large], ["opt-125m"], ["2x8"], say=lambda text: None)
+        records = store.records(memory_sweep.EXPERIMENT)
     assert not answers
     statuses = {record.config["name"]: record.result["status"] for record in records}
     assert statuses == {small.name: "reached", large.name: "out_of_memory"}
@@ -203,15 +204,15 @@ def test_the_update_of_a_gradient_method_is_counted() -> None:
     """Adam on one float32 matrix below a chunk: at most one turn's values beside the next one's, all its size."""
     module = nn.Linear(1000, 1000, bias=False, device="meta")
     targets = [Target(module.weight, 0, "weight")]
-    found = memory._update_peak(Adam([nn.Parameter(torch.zeros(1))]), targets)
+    found = step_memory._update_peak(Adam([nn.Parameter(torch.zeros(1))]), targets)
     assert 7 * 4_000_000 < found < 14 * 4_000_000
 
 
 @pytest.mark.parametrize("tuning", ["full", "lora", "prefix"])
 @pytest.mark.parametrize("method", ["mezo", "helene", "ft-adam"])
 def test_runs_are_predicted_from_the_configuration_alone(tmp_path: Path, method: str, tuning: str) -> None:
-    from llm_bench.estimate import predict_run
     from llm_bench.runs.config import RunConfig
+    from llm_bench.runs.predicted_memory import predict_run
 
     module = build("opt-tiny", torch.float32, "cpu")
     module.config.save_pretrained(tmp_path)  # no weights
@@ -233,7 +234,7 @@ def test_a_whole_gradient_step_is_that_of_the_cpu_allocator(shares: int, monkeyp
     """
     from helene import directions
 
-    monkeypatch.setattr(memory, "DEVICE_CHUNK", directions.CHUNK)
+    monkeypatch.setattr(step_memory, "DEVICE_CHUNK", directions.CHUNK)
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(512, 1024), nn.Tanh(), nn.Linear(1024, 512), nn.Tanh(), nn.Linear(512, 64))
     batch = torch.randn(32 * shares, 512)
@@ -243,6 +244,6 @@ def test_a_whole_gradient_step_is_that_of_the_cpu_allocator(shares: int, monkeyp
     twin = nn.Sequential(nn.Linear(512, 1024), nn.Tanh(), nn.Linear(1024, 512), nn.Tanh(), nn.Linear(512, 64)).to(
         "meta"
     )
-    found = memory.predict(twin, _mean, batch.to("meta"), Adam)
+    found = step_memory.predict(twin, _mean, batch.to("meta"), Adam)
     assert found.gradients + found.activations == pytest.approx(measured, rel=0.02)
     assert found.state == 2 * sum(live_bytes.blocks(p.nbytes) for p in module.parameters())

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
-from llm_bench import metrics
+from llm_bench.evaluation import metrics
 
 
 @pytest.mark.parametrize(

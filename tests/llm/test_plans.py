@@ -8,15 +8,15 @@ import pytest
 from handmade import MEZO, SMALL, judged, tuned
 
 from helene.lab.store import Record
-from llm_bench.estimate import Shape, estimate, step_bytes
+from llm_bench.protocol import plan
+from llm_bench.protocol.estimate import ModelSize, estimate, step_bytes
+from llm_bench.protocol.execute import Bench, Clock
+from llm_bench.protocol.paper_tables import CONTROL, TABLES
+from llm_bench.protocol.plan import Cell, cells, cells_of_table, choose
+from llm_bench.protocol.presets import PRESETS, TUNING_SEED, get_preset
+from llm_bench.report.cell_numbers import interval, numbers
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.runs.environment import Environment
-from llm_bench.tables import plan
-from llm_bench.tables.execute import Bench, Clock
-from llm_bench.tables.numbers import interval, numbers
-from llm_bench.tables.paper import CONTROL, TABLES
-from llm_bench.tables.plan import Cell, cells, cells_of_table, choose
-from llm_bench.tables.presets import PRESETS, TUNING_SEED, get_preset
 
 
 def test_the_papers_tables_are_whole():
@@ -95,7 +95,7 @@ def test_numbers_are_means_with_students_interval_and_medians_with_misses():
 
 
 def test_estimates_take_measured_speed_where_there_is_one():
-    shape = Shape(parameters=10**9, embedding=10**8, vocabulary=50_000, hidden=2048)
+    shape = ModelSize(parameters=10**9, embedding=10**8, vocabulary=50_000, hidden=2048)
     runs = plan.tuning_runs(SMALL, MEZO, "m", "cuda")
     guess = estimate(runs, {"m": shape})
     assert guess.source == "counted"

@@ -8,15 +8,16 @@ import torch
 from llm_families import make, metaspace
 from torch.nn import functional as F
 
-from llm_bench import data, models
-from llm_bench.encode import encode
-from llm_bench.preflight import KNOWN_FILE, KNOWN_TEXT, known_loss, preflight, write_known
+from llm_bench.data.encode import encode
+from llm_bench.data.folder import read_split
+from llm_bench.evaluation.preflight import KNOWN_FILE, KNOWN_TEXT, known_loss, preflight, write_known
+from llm_bench.models import loading
 from llm_bench.tasks import get_task
 
 
 def some(model, name, folder):
     task = get_task(name, model.kind)
-    return task, [encode(model, task, task.make(row)) for row in data.read_split(folder, task, "test")[:4]]
+    return task, [encode(model, task, task.make(row)) for row in read_split(folder, task, "test")[:4]]
 
 
 def test_the_known_loss_of_a_causal_model_is_that_of_a_plain_forward():
@@ -57,7 +58,7 @@ def test_a_sound_model_passes_and_is_described(family, toy_data):
 
 def test_a_forgotten_first_token_is_found_for_families_that_need_it(toy_data):
     model = make("gemma3_text")
-    broken = models.wrap(model.module, metaspace(bos=False), "causal", "gemma")
+    broken = loading.wrap(model.module, metaspace(bos=False), "causal", "gemma")
     task, encoded = some(broken, "sst2", toy_data)
     with pytest.raises(ValueError, match="gemma was trained with the first token 2, but its tokenizer puts nothing"):
         preflight(broken, task, encoded, pretrained=False)
@@ -90,10 +91,10 @@ def test_random_weights_are_found(toy_data):
 
 def test_a_first_token_that_the_tokenizer_leaves_out_is_found_by_its_loss(toy_data, monkeypatch):
     """A llama kind may or may not have a first token: the loss with it in front decides."""
-    model = models.wrap(make("llama").module, metaspace(bos=False), "causal", "llama")
+    model = loading.wrap(make("llama").module, metaspace(bos=False), "causal", "llama")
     task, encoded = some(model, "sst2", toy_data)
     losses = {(): (3.0, 2.0), (2,): (2.5, 1.7)}
-    monkeypatch.setattr("llm_bench.preflight.known_loss", lambda m, text: losses[m.before])
+    monkeypatch.setattr("llm_bench.evaluation.preflight.known_loss", lambda m, text: losses[m.before])
     with pytest.raises(ValueError, match=r"without it 3\.00, and the tokenizer leaves it out"):
         preflight(model, task, encoded)
     losses[(2,)] = (2.9, 1.9)
@@ -110,43 +111,43 @@ def saved(model, folder):
 def test_a_saved_folder_loads_to_the_same_scores(family, tmp_path, toy_data):
     model = make(family, dtype=torch.float32)
     folder = saved(model, tmp_path / "my-model")
-    again = models.load(folder, model.kind)
+    again = loading.load(folder, model.kind)
     assert (again.name, again.before, again.after) == ("my-model", model.before, model.after)
-    assert again.fingerprint == models.load(folder, model.kind).fingerprint
+    assert again.fingerprint == loading.load(folder, model.kind).fingerprint
     assert known_loss(again) == known_loss(model)
     assert not again.module.training
-    assert models.load(folder, model.kind, dtype="bfloat16").module.dtype == torch.bfloat16
+    assert loading.load(folder, model.kind, dtype="bfloat16").module.dtype == torch.bfloat16
     from safetensors.torch import load_file, save_file
 
     weights = load_file(folder / "model.safetensors")
     name = next(iter(weights))
     weights[name] = weights[name] + 1
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    assert models.load(folder, model.kind).fingerprint != again.fingerprint
+    assert loading.load(folder, model.kind).fingerprint != again.fingerprint
 
 
 def test_bad_models_are_clear_errors(tmp_path):
     opt = saved(make("opt", dtype=torch.float32), tmp_path / "opt")
     roberta = saved(make("roberta", dtype=torch.float32), tmp_path / "roberta")
     with pytest.raises(ValueError, match="is a OPTForCausalLM, which is no masked language model"):
-        models.load(opt, "masked")
+        loading.load(opt, "masked")
     with pytest.raises(ValueError, match="is a RobertaForMaskedLM, which is no causal language model"):
-        models.load(roberta, "causal")
+        loading.load(roberta, "causal")
     with pytest.raises(ValueError, match=r"dtype must be one of float32, .*quantised weights cannot"):
-        models.load(opt, "causal", dtype="int4")
+        loading.load(opt, "causal", dtype="int4")
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="torch sees no CUDA device"):
-            models.load(opt, "causal", device="cuda")
+            loading.load(opt, "causal", device="cuda")
     (opt / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match=r"opt has no tokenizer \(tokenizer.json"):
-        models.load(opt, "causal")
+        loading.load(opt, "causal")
     (roberta / "config.json").unlink()
     with pytest.raises(ValueError, match=r"roberta has no config.json"):
-        models.load(roberta, "masked")
+        loading.load(roberta, "masked")
     with pytest.raises(FileNotFoundError, match="there is no model folder"):
-        models.load(tmp_path / "none", "causal")
+        loading.load(tmp_path / "none", "causal")
     with pytest.raises(FileNotFoundError, match="not a folder here, and the Hub does not give it"):
-        models.load("nobody/nothing", "causal")
+        loading.load("nobody/nothing", "causal")
 
 
 def test_an_encoder_without_head_is_refused(tmp_path):
@@ -157,4 +158,4 @@ def test_an_encoder_without_head_is_refused(tmp_path):
     tf.BertModel(bert.module.config).save_pretrained(tmp_path)
     bert.tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"has no weights for cls\.predictions"):
-        models.load(tmp_path, "masked")
+        loading.load(tmp_path, "masked")

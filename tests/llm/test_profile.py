@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from llm_bench import profile, step_profile
-from llm_bench.profile import HostTimers, Interval, account
+from llm_bench.cost import step_profile, timeline
+from llm_bench.cost.timeline import HostTimers, Interval, account
 
-RECORDS = Path(profile.__file__).parent / "records"
+RECORDS = Path(timeline.__file__).parents[1] / "records"
 GEMM, COPY = "nvjet_sm90_tst_128x128_64x6_2x1_v_bz_bias_TNT", "perturb"
 
 
@@ -40,7 +40,7 @@ def test_kernels_that_a_gpu_ran_have_names() -> None:
         record = json.loads(line)
         if record.get("config", {}).get("part") == "profile":
             for kernel in record["result"]["kernels"]:
-                if profile.kind(kernel["name"]) == "other":
+                if timeline.kind(kernel["name"]) == "other":
                     unknown += kernel["seconds"]
                 else:
                     known += kernel["seconds"]

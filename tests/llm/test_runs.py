@@ -14,13 +14,13 @@ from helene.lab import canonical
 from helene.lab.executors import InlineExecutor
 from helene.lab.store import Store, config_key
 from helene.lab.sweep import sweep
+from llm_bench.data.stream import BatchStream
 from llm_bench.runs import config as configs
 from llm_bench.runs.config import from_dict
 from llm_bench.runs.environment import resolved
 from llm_bench.runs.run import run
 from llm_bench.runs.session import close_sessions, session
-from llm_bench.runs.stream import BatchStream
-from llm_bench.runs.train import Training
+from llm_bench.runs.training.loop import Training
 
 # Configs
 
@@ -75,6 +75,28 @@ def test_bad_files_and_words_are_named(tmp_path):
         configs.load(None, ["model=x"])
 
 
+def test_settings_of_their_own_are_no_hyper_parameters():
+    """Else the record would keep one value and the optimizer take the other."""
+    with pytest.raises(ValueError, match=r"hyper\.lr is 0\.5, but lr is a setting of its own; set lr=0\.5"):
+        opt(hyper={"lr": 0.5})
+    with pytest.raises(ValueError, match=r"hyper\.eps is 1, but eps is"):
+        configs.load(
+            None,
+            ["model=m", "kind=causal", "task=sst2", "method=ft-adam", "lr=1", "steps=1", "eval_every=1", "hyper.eps=1"],
+        )
+
+
+def test_the_record_has_what_the_optimizer_was_told_and_how_steps_were_made(env):
+    config = opt(method="helene", hyper={"gamma": 2.0})
+    result = result_of(config, env)
+    told = result["hyper"]
+    assert {"lr": told["lr"], "eps": told["eps"], "gamma": told["gamma"]} == {"lr": 1e-3, "eps": 1e-3, "gamma": 2.0}
+    assert (told["anneal_horizon"], told["batch_size"]) == (config.steps, config.batch_size)
+    assert result["steps_made"] == [{"mode": "plain", "reason": "no engine was asked for", "steps": config.steps}]
+    assert result["padded_tokens"] >= result["tokens"] > 0
+    assert result["padded_tokens"] % (8 * config.batch_size) == 0
+
+
 def test_fingerprints_belong_to_the_config(env):
     config = resolved(opt(), env)
     assert len(config.fingerprint) == len(config.rows) == 16
@@ -116,7 +138,7 @@ def test_the_order_depends_on_the_seed():
         opt(method="helene", lr=1e-4, hyper={"interval": 3}),
         opt(method="helene-own-batch", lr=1e-4),
         opt(method="zo-sgd-cons", lr=1e-3),
-        opt(method="forward-grad"),
+        opt(method="forward-grad", eps=None),
         opt(method="fzoo", lr=1e-3, hyper={"num_directions": 2}),
         opt(method="ft-adam", eps=None),
         opt(task="copa", tuning="lora", lr=1e-2),
@@ -298,8 +320,8 @@ def test_out_of_memory_is_a_row_and_the_sweep_goes_on(env, tmp_path, monkeypatch
 @pytest.mark.parametrize("config", [opt(), opt(method="helene", lr=1e-4), opt(task="copa", tuning="lora")], ids=str)
 def test_the_engine_makes_the_same_steps(config, env, monkeypatch):
     """Here without a graph: its two forwards run in threads of their own, each with hooks on the same modules."""
-    import llm_bench.runs.train as train
-    from llm_bench.runs.stepper import EngineStepper
+    import llm_bench.runs.training.loop as train
+    from llm_bench.runs.training.stepper import EngineStepper
 
     plain = result_of(config, env)
     monkeypatch.setattr(
@@ -327,8 +349,9 @@ def test_measuring_imports_with_little_installed():
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys({blocked!r}))
-import llm_bench.gpu_rows, llm_bench.runs.run, llm_bench.tables.execute, llm_bench.cli, llm_bench.tune
-import llm_bench.estimate, llm_bench.baselines.probing, llm_bench.tuning.lora, llm_bench.tuning.prefix
-import llm_bench.step_profile
+import tools.gpu_rows, llm_bench.runs.run, llm_bench.protocol.execute, llm_bench.cli
+import llm_bench.protocol.step_size_search, llm_bench.protocol.estimate, llm_bench.evaluation.probing
+import llm_bench.models.tuning.lora, llm_bench.models.tuning.prefix
+import llm_bench.cost.step_profile
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)

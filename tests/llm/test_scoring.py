@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from llm_families import CAUSAL, MASKED, make
 from torch.nn import functional as F
 
-from llm_bench import data
-from llm_bench.batches import collate
-from llm_bench.encode import Encoded, encode
-from llm_bench.evaluate import PADDING, Row, batches, evaluate, forget, score
-from llm_bench.scoring import LOSSES, classification_loss, language_model_loss, option_scores
+from llm_bench.data.batches import collate
+from llm_bench.data.encode import Encoded, encode
+from llm_bench.data.folder import read_split
+from llm_bench.evaluation.evaluate import PADDING, Row, batches, evaluate, forget, score
+from llm_bench.evaluation.scoring import LOSSES, classification_loss, language_model_loss, option_scores
 from llm_bench.tasks import get_task
 
 # float64 models; norms and softmaxes inside transformers are float32 in some families, so two batches may differ there
@@ -25,7 +25,7 @@ FAMILIES = CAUSAL + MASKED
 
 def examples(model, name, folder, count=12):
     task = get_task(name, model.kind)
-    return task, [encode(model, task, task.make(row)) for row in data.read_split(folder, task, "test")[:count]]
+    return task, [encode(model, task, task.make(row)) for row in read_split(folder, task, "test")[:count]]
 
 
 def tasks_of(model):
@@ -221,7 +221,7 @@ def test_batches_of_a_set_are_made_once_and_never_taken_for_anothers(toy_data, m
     model = make("opt")
     task, encoded = examples(model, "sst2", toy_data)
     made = []
-    monkeypatch.setattr("llm_bench.evaluate.collate", lambda *a, **k: made.append(1) or collate(*a, **k))
+    monkeypatch.setattr("llm_bench.evaluation.evaluate.collate", lambda *a, **k: made.append(1) or collate(*a, **k))
     first = evaluate(model, task, encoded)
     count = len(made)
     assert count

@@ -5,13 +5,14 @@ import dataclasses
 import pytest
 
 from helene.lab.store import Record
-from llm_bench import sensitivity as module
-from llm_bench.natural import denominator
-from llm_bench.sensitivity import grouped, markdown, put, sensitivity
-from llm_bench.tables import page, plan
-from llm_bench.tables.execute import Measured
-from llm_bench.tables.plan import Cell, choose
-from llm_bench.tables.presets import get_preset
+from llm_bench.protocol import plan
+from llm_bench.protocol.execute import Measured
+from llm_bench.protocol.plan import Cell, choose
+from llm_bench.protocol.presets import get_preset
+from llm_bench.report import sensitivity as module
+from llm_bench.report import tables
+from llm_bench.report.sensitivity import grouped, markdown, put, sensitivity
+from llm_bench.runs.natural_step import denominator
 
 SMALL = get_preset("small")
 MEZO = Cell("causal", "sst2", "mezo", "full")
@@ -63,10 +64,10 @@ def test_helene_is_untuned_where_its_measured_slope_says():
 
 def test_the_page_has_them_too():
     table = {MEZO: (Measured(choose(GRID[:4]), (), 3, 3, (), tuple(GRID[:4])), None)}
-    ((_, task, width, lost, *losses),) = page.sensitivity_rows(table)
+    ((_, task, width, lost, *losses),) = tables.sensitivity_rows(table)
     assert (task, width, lost) == ("sst2 (causal)", pytest.approx(10), 0.25)
     assert losses == [0.49, 1.0, 0.53]
-    assert "Untuned" in str(page.sensitivity_section(table).body[0])
+    assert "Untuned" in str(tables.sensitivity_section(table).body[0])
 
 
 def test_the_table_is_put_between_its_marks_and_nowhere_else(tmp_path, capsys):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from llm_bench import data
+from llm_bench.data.folder import SPLITS, read_split
 from llm_bench.tasks import get_task, task_names
-from llm_bench.tasks.base import MASK, Sentence, without_final_punctuation
+from llm_bench.tasks.task import MASK, Sentence, without_final_punctuation
 
 PAIRS = [(kind, name) for kind in ("masked", "causal") for name in task_names(kind)]
 
@@ -143,8 +143,8 @@ def test_only_punctuation_is_dropped_from_the_end():
 @pytest.mark.parametrize(("kind", "name"), PAIRS)
 def test_every_row_of_the_folder_makes_an_example(kind, name, sample_data):
     task = get_task(name, kind)
-    for split in data.SPLITS:
-        rows = data.read_split(sample_data, task, split)
+    for split in SPLITS:
+        rows = read_split(sample_data, task, split)
         for row in rows:
             example = task.make(row)
             assert example.gold

@@ -7,8 +7,9 @@ import re
 import pytest
 import torch
 
-from llm_bench import data, models
-from llm_bench.evaluate import evaluate
+from llm_bench.data.folder import read_split
+from llm_bench.evaluation.evaluate import evaluate
+from llm_bench.models import loading
 from llm_bench.runs.session import Session
 from llm_bench.tasks import get_task, task_names
 from llm_bench.tiny import grammar
@@ -25,14 +26,14 @@ def test_text_and_rows_are_functions_of_the_seed(tmp_path):
 
 
 def test_labels_of_generated_reviews_are_those_of_their_words(toy_data):
-    for row in data.read_split(toy_data, get_task("sst2", "masked"), "test"):
+    for row in read_split(toy_data, get_task("sst2", "masked"), "test"):
         words = set(row["sentence"].split())
         assert bool(words & set(grammar.PRAISE)) == (row["label"] == "positive")
         assert bool(words & set(grammar.BLAME)) == (row["label"] == "negative")
 
 
 def test_generated_inferences_are_right(toy_data):
-    for row in data.read_split(toy_data, get_task("cb", "causal"), "test"):
+    for row in read_split(toy_data, get_task("cb", "causal"), "test"):
         stated = row["hypothesis"].removesuffix(".") in row["premise"]
         known = row["hypothesis"].split()[0] in row["premise"]
         assert (row["label"] == "entailment") == stated
@@ -42,9 +43,7 @@ def test_generated_inferences_are_right(toy_data):
 def test_splits_share_few_rows(toy_data):
     for name in ("sst2", "rte", "squad"):
         task = get_task(name, "causal")
-        seen = [
-            {str(sorted(r.items(), key=str)) for r in data.read_split(toy_data, task, s)} for s in ("train", "test")
-        ]
+        seen = [{str(sorted(r.items(), key=str)) for r in read_split(toy_data, task, s)} for s in ("train", "test")]
         assert len(seen[0] & seen[1]) <= 0.05 * len(seen[1])
 
 
@@ -71,10 +70,10 @@ def test_a_model_is_made_once_and_loads_with_its_known_loss(kind, tmp_path):
     assert len(said) == 1
     assert not list(tmp_path.glob(".*")), "nothing half made is left"
     assert re.fullmatch(rf"tiny-{kind}-[0-9a-f]{{12}}", folder.name)
-    from llm_bench.preflight import KNOWN_FILE, known_loss
+    from llm_bench.evaluation.preflight import KNOWN_FILE, known_loss
 
     text = json.loads((folder / KNOWN_FILE).read_text())
-    loss, _ = known_loss(models.load(folder, kind), text["text"])
+    loss, _ = known_loss(loading.load(folder, kind), text["text"])
     assert loss == pytest.approx(text["loss"], abs=1e-6)
 
 
@@ -91,9 +90,9 @@ def test_pretraining_is_repeatable_and_leaves_the_global_generator_alone():
 @pytest.mark.slow
 def test_mezo_learns_from_chance_to_well_above_it(tmp_path_factory, toy_data):
     """Real fine-tuning on a CPU: from near one half to above 0.9, with a lower loss than one offset a class gives."""
-    from llm_bench.natural import denominator
     from llm_bench.runs.config import RunConfig
     from llm_bench.runs.environment import environment, resolved
+    from llm_bench.runs.natural_step import denominator
     from llm_bench.runs.run import run
 
     folder = tiny_model(Recipe("causal"), tmp_path_factory.mktemp("cache"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from llm_families import make
 
-from llm_bench import encode, token_cache
-from llm_bench.data import read_split
+from llm_bench.data import encode, token_cache
+from llm_bench.data.folder import read_split
 from llm_bench.runs.environment import environment
 from llm_bench.runs.run import run
 from llm_bench.runs.session import close_sessions

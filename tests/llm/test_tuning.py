@@ -6,20 +6,20 @@ import torch
 from llm_families import CAUSAL, MASKED, make
 
 from helene import MeZO
-from llm_bench import data
-from llm_bench.attention import Prefix
-from llm_bench.batches import collate
-from llm_bench.encode import encode
-from llm_bench.evaluate import score
-from llm_bench.models import num_parameters
-from llm_bench.scoring import classification_loss
+from llm_bench.data.batches import collate
+from llm_bench.data.encode import encode
+from llm_bench.data.folder import read_split
+from llm_bench.evaluation.evaluate import score
+from llm_bench.evaluation.scoring import classification_loss
+from llm_bench.models.attention import Prefix
+from llm_bench.models.loading import num_parameters
+from llm_bench.models.tuning import Tuning, prepare, trained
 from llm_bench.tasks import get_task
-from llm_bench.tuning import Tuning, prepare, trained
 
 
 def examples(model, folder, count=8):
     task = get_task("sst2", model.kind)
-    return [encode(model, task, task.make(row)) for row in data.read_split(folder, task, "test")[:count]]
+    return [encode(model, task, task.make(row)) for row in read_split(folder, task, "test")[:count]]
 
 
 def difference(a, b):
@@ -77,7 +77,7 @@ def test_a_fresh_prefix_acts_as_the_random_tokens_whose_activations_it_is(family
     """In a causal model, tokens in front at positions 0 to 4, the text's own positions counted from 0 again."""
     model = make(family)
     length, text = 5, torch.tensor([model.tokenizer("the film is funny")["input_ids"]])
-    from llm_bench.tuning import generator
+    from llm_bench.models.tuning import generator
 
     vocabulary = model.module.config.vocab_size
     tokens = torch.randint(vocabulary, (1, length), generator=generator(3, purpose=2))
@@ -118,7 +118,7 @@ def test_generation_sees_the_prefix(family, toy_data):
     """Cached decoding against full forwards, with a prefix."""
     from test_generation import greedy
 
-    from llm_bench.generation import generate
+    from llm_bench.evaluation.generation import generate
 
     model = make(family)
     prompts = [model.tokenizer(text)["input_ids"] for text in ("the film", "Anna is in the")]

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import helene
 from helene.lab.transformer import TinyTransformer, TransformerConfig
+from helene.plan import names
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Method:
 
     def build(self, params: Any, lr: float, **more: Any) -> Any:
         options = {**self.kwargs, **more}
-        if not self.zeroth_order:
-            options = {k: v for k, v in options.items() if k not in ("eps", "model")}
+        known = (*names(self.cls.PROBING), *(["model"] if self.zeroth_order else []))
+        options = {k: v for k, v in options.items() if k in known or k not in ("eps", "model")}
         return self.cls(params, lr, **options)
 
 

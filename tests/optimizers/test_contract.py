@@ -56,7 +56,7 @@ def test_run(method, make, dtype):
             assert torch.equal(p, frozen[name])
             assert not optimizer.state.get(p)
         else:
-            for key in optimizer._STATE:
+            for key in optimizer.state_names:
                 assert optimizer.state[p][key].shape == (p.numel(),)
                 assert optimizer.state[p][key].dtype == wide
 

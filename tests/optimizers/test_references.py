@@ -17,6 +17,7 @@ from torch import nn
 
 import helene
 from helene import noise
+from helene.plan import names
 from tests.optimizers.references import (
     BATCH,
     EPS,
@@ -72,7 +73,7 @@ def test_method_is_its_paper(name, reference, hyper, scale):
     problem = Problem()
     hyper = {"weight_decay": 0.1, **hyper}
     expected = reference(problem, hyper)
-    optimizer = getattr(helene, name)(problem.named.items(), eps=EPS, seed=SEED, model=problem.model, **hyper)
+    optimizer = getattr(helene, name)(problem.named.items(), **with_eps(name), seed=SEED, model=problem.model, **hyper)
     start, before = problem.theta(), problem.loss().item()
     for t in range(1, STEPS + 1):
         error = np.abs(expected.step() - (optimizer.step(problem.loss), problem.theta())[1]).max()
@@ -96,10 +97,20 @@ ESTIMATORS = [
 ]
 
 
+def probing_of(name):
+    """The names of a method's options for directions and probes."""
+    return set(names(getattr(helene, name).PROBING))
+
+
+def with_eps(name):
+    return {"eps": EPS} if "eps" in probing_of(name) else {}
+
+
 def _schedules():
     for name in ("MeZO", "ForwardGrad", "HiZOO", "ZOConservative"):
-        for options in ESTIMATORS:  # HiZOO's probes are two-sided, its reference here Gaussian
-            if name != "HiZOO" or set(options) <= {"num_directions", "direction_per_layer"}:
+        for options in ESTIMATORS:  # HiZOO's probes are two-sided, its reference here Gaussian; ForwardGrad has none
+            known = {"num_directions", "direction_per_layer"} if name == "HiZOO" else probing_of(name)
+            if set(options) <= known:
                 yield pytest.param(name, options, id="-".join(map(str, (name, *options, *options.values()))))
 
 
@@ -112,7 +123,7 @@ def test_estimators(name, options):
         {"rademacher": "signs"}.get(options.get("distribution"), options.get("distribution")),
     )
     blocks = problem.spans() if options.get("direction_per_layer") else None
-    optimizer = getattr(helene, name)(problem.groups(), 0.05, eps=EPS, seed=SEED, **options)
+    optimizer = getattr(helene, name)(problem.groups(), 0.05, **with_eps(name), seed=SEED, **options)
     theta, h = problem.theta(), np.ones_like(problem.theta())
     for t in range(1, 5):
         forwards = {"count": 0}

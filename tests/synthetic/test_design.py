@@ -8,9 +8,9 @@ import math
 import pytest
 
 from helene.lab import canonical
-from synthetic.cli import cost
 from synthetic.design import CONTROLS, FIRST_ORDER, control_config, load, presets, seeds, spaces, trials
 from synthetic.methods import METHODS
+from synthetic.run import cost
 
 GRID = {(n, w) for n in (1, 2, 4, 8, 16, 32) for w in (4, 8, 16, 32, 64, 128)}
 TUNED = [name for name in spaces() if not name.startswith("theorem")]

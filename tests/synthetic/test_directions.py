@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helene import noise
-from synthetic import directions
-from synthetic.directions import Directions
+from synthetic.simulation import directions
+from synthetic.simulation.directions import Directions
 
 LAST = 2**64 - 1, 2**32 - 1
 

@@ -9,13 +9,13 @@ import pytest
 from scipy.stats import ks_2samp
 
 from synthetic.design import load
-from synthetic.gram import heavy_ball_counts, isotropic_counts
 from synthetic.methods import METHODS
+from synthetic.methods.scale import scale_of
 from synthetic.problems import build
+from synthetic.problems.starts import starts
 from synthetic.run import run
-from synthetic.scale import scale_of
-from synthetic.simulator import simulate
-from synthetic.starts import starts
+from synthetic.simulation.gram import heavy_ball_counts, isotropic_counts
+from synthetic.simulation.simulator import simulate
 
 
 def simulated(method, option, layers, levels, runs=300):

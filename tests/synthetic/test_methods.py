@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from helene.optimizers import ZOAdam, ZOSophia
+from synthetic.analysis.results import TITLES
 from synthetic.design import FIRST_ORDER, spaces, trials
 from synthetic.methods import METHODS
+from synthetic.methods.scale import scale_of
 from synthetic.problems import build
-from synthetic.results import TITLES
-from synthetic.scale import scale_of
-from synthetic.simulator import simulate
-from synthetic.starts import starts
+from synthetic.problems.starts import starts
+from synthetic.simulation.simulator import simulate
 
 LOG_COSH = {"kind": "log_cosh", "layers": [[2, 6], [1, 4]], "spectrum": {"levels": [1.0, 3.0], "factors": [1.0, 20.0]}}
 IRIS = {"kind": "regression", "layers": [[2, 6]], "data": "iris", "l2": 0.1}

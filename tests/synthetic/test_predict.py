@@ -9,23 +9,23 @@ import pytest
 import torch
 from scipy.stats import ks_2samp
 
-from synthetic import predict
-from synthetic.controls import predict_cell, second_moment_steps
-from synthetic.density import Group, mean_field_steps
+from synthetic.control_theory import chain
+from synthetic.control_theory.mean_field import Group, mean_field_steps
+from synthetic.control_theory.predict import predict_cell, second_moment_steps
 from synthetic.methods import METHODS
+from synthetic.methods.scale import scale_of
 from synthetic.problems import build
-from synthetic.scale import scale_of
-from synthetic.simulator import simulate
-from synthetic.starts import starts
+from synthetic.problems.starts import starts
+from synthetic.simulation.simulator import simulate
 
 LEVELS = [1.0, 2.0, 4.0, 8.0]
 
 
-def chain(n, w, per_layer, runs, q=predict.STEP_SIZES, race=1.5):
+def chain_runs(n, w, per_layer, runs, q=chain.STEP_SIZES, race=1.5):
     """Counts on n equal layers of width w, eigenvalues `LEVELS`, all coordinates at distance 1."""
     layers, size = (n, w / 4) if per_layer else (1, n * w / 4)
     sizes = np.full((layers, 4), size)
-    return predict.chain_counts(np.tile(LEVELS, (layers, 1)), sizes, sizes, per_layer, 1e-2, runs, 0, q, race)
+    return chain.chain_counts(np.tile(LEVELS, (layers, 1)), sizes, sizes, per_layer, 1e-2, runs, 0, q, race)
 
 
 def test_isotropic_mean_decays_by_one_minus_one_over_d_plus_two():
@@ -40,7 +40,7 @@ def test_isotropic_mean_decays_by_one_minus_one_over_d_plus_two():
 @pytest.mark.parametrize("per_layer", [False, True])
 def test_chain_and_second_moments_agree_in_the_mean(per_layer):
     """For large d the loss hardly scatters, so the chain's median tends to the count of the mean: 3 % at d = 256."""
-    median = predict.tuned(chain(4, 64, per_layer, 100))
+    median = chain.tuned(chain_runs(4, 64, per_layer, 100))
     problem = build({"kind": "quadratic", "layers": [[4, 64]], "spectrum": {"levels": LEVELS}})
     x0 = starts(problem, "coordinate", 1.0, [1, 2]).numpy()
     assert math.isclose(median, second_moment_steps(problem, x0, per_layer, 1e-2), rel_tol=0.03)
@@ -64,7 +64,7 @@ def test_chain_equals_the_simulator_in_law(method):
     x0 = starts(problem, "coordinate", 1.0, seeds)
     settings = [METHODS[method].settings({"q": 1.1}, scale_of(problem, x0[0], 1e-2), problem)]
     out = simulate(problem, METHODS[method], x0, seeds, settings, target=1e-2, budget=20000)
-    counts, twin = (chain(n, w, method == "per_layer", 2000, [q], math.inf)[:, 0] for q in (1.1, 0.95))
+    counts, twin = (chain_runs(n, w, method == "per_layer", 2000, [q], math.inf)[:, 0] for q in (1.1, 0.95))
     assert np.isfinite(out.steps).all()
     assert ks_2samp(out.steps[:, 0], counts).pvalue > 1e-4
     assert ks_2samp(out.steps[:, 0], twin * 1.1).pvalue < 1e-4, "the test would not see a difference of 10 %"
@@ -84,7 +84,7 @@ def test_small_cells_are_predicted_in_law(theory, method):
     told = predict_cell({"control": method, "problem": SMALL[theory], "start": start, "target": 1e-2})
     x0 = starts(problem, "coordinate", 2.0, seeds)
     scale = scale_of(problem, x0[0], 1e-2)
-    settings = [METHODS[method].settings({"q": q}, scale, problem) for q in predict.STEP_SIZES]
+    settings = [METHODS[method].settings({"q": q}, scale, problem) for q in chain.STEP_SIZES]
     out = simulate(problem, METHODS[method], x0, seeds, settings, target=1e-2, budget=20000, race=1.5)
     assert told["theory"] == theory
     assert math.isclose(np.median(out.steps, axis=0).min(), told["steps"], rel_tol=0.1)
@@ -95,12 +95,12 @@ def test_small_cells_are_predicted_in_law(theory, method):
 def test_scatter_is_that_of_choosing_and_judging():
     """Closed forms: one run of one setting scatters as the runs do, and a choice on one run falls on either setting."""
     runs = np.arange(1.0, 1001.0)
-    low, high = predict.scatter(runs[:, None], 5, 1, repeats=20000)
+    low, high = chain.scatter(runs[:, None], 5, 1, repeats=20000)
     assert abs(low - 25) <= 10  # four standard errors
     assert abs(high - 975) <= 10
     apart = np.stack([np.resize([1.0, 4.0], 100), np.resize([3.0, 2.0], 100)], axis=1)
-    assert predict.scatter(apart, 1, 99) == (1.0, 4.0)
-    assert predict.scatter(np.stack([runs, 2.0 * runs], axis=1), 999, 999)[1] < 1000
+    assert chain.scatter(apart, 1, 99) == (1.0, 4.0)
+    assert chain.scatter(np.stack([runs, 2.0 * runs], axis=1), 999, 999)[1] < 1000
 
 
 @pytest.mark.parametrize(("kind", "distance"), [("log_cosh", 2.0), ("softplus", 2.0), ("quartic", 1.0)])
@@ -110,7 +110,7 @@ def test_mean_field_equals_the_simulator_at_large_d(kind, distance):
     problem, seeds = build(spec), list(range(16))
     x0 = starts(problem, "coordinate", distance, seeds)
     scale = scale_of(problem, x0[0], 1e-2)
-    settings = [METHODS["mezo"].settings({"q": q}, scale, problem) for q in predict.STEP_SIZES[2:]]
+    settings = [METHODS["mezo"].settings({"q": q}, scale, problem) for q in chain.STEP_SIZES[2:]]
     out = simulate(problem, METHODS["mezo"], x0, seeds, settings, target=1e-2, budget=20000, race=1.5)
     start = {"kind": "coordinate", "size": distance}
     told = predict_cell({"control": "mezo", "problem": spec, "start": start, "target": 1e-2})
@@ -129,7 +129,7 @@ def test_mean_field_of_a_quadratic_is_its_second_moment():
         blocks = (0, 1) if per_layer else (0, 0)
         counts = ((8, 2), (16, 1)) if per_layer else ((16, 1), (16, 1))
         groups = [Group(b, c, k, a, 1.0, 1.0) for b, (c, k), a in zip(blocks, counts, (1.0, 5.0), strict=True)]
-        best = min(mean_field_steps("quadratic", groups, q / anchor, 1e-2, 1e6) for q in predict.STEP_SIZES)
+        best = min(mean_field_steps("quadratic", groups, q / anchor, 1e-2, 1e6) for q in chain.STEP_SIZES)
         assert math.isclose(best, second_moment_steps(problem, x0, per_layer, 1e-2), rel_tol=0.03)
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from scipy.linalg import eigh
 from scipy.optimize import minimize
 
-from synthetic.layers import Layers
 from synthetic.problems import build
+from synthetic.problems.layers import Layers
 from synthetic.problems.profiles import PROFILES
-from synthetic.starts import KINDS, starts
+from synthetic.problems.starts import KINDS, starts
 
 LEVELS = {"levels": [1.0, 2.0, 4.0, 8.0]}
 SPECS = [

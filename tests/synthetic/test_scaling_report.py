@@ -16,15 +16,14 @@ from pyarrow import parquet
 from helene.lab import canonical
 from helene.lab.pages import write_index, write_text
 from helene.lab.records import Record
-from synthetic.analysis import analyse
-from synthetic.answers import against_mezo, answer, control_sentence
+from synthetic.analysis.results import collect
+from synthetic.analysis.verdicts import analyse
 from synthetic.design import Design, load
-from synthetic.explain import explain
-from synthetic.export import CSV_COLUMNS
-from synthetic.related import refresh, related_section
-from synthetic.report import write_report
-from synthetic.results import collect
-from synthetic.runs import COLUMNS
+from synthetic.report.answers import against_mezo, answer, control_sentence
+from synthetic.report.export import CSV_COLUMNS
+from synthetic.report.related import refresh, related_section
+from synthetic.report.runs import COLUMNS
+from synthetic.report.write import write_report
 from tests.synthetic.scaling_cases import CONTROL_LAWS, follows_d, follows_max_d, made_up
 
 FACTS = {"commit": None, "dirty": None, "versions": {}, "command": "helene scaling"}
@@ -116,7 +115,7 @@ def win_on_quadratics(**laws):
     )
     base = {**CONTROL_LAWS, "helene": lambda n, w: 0.7 * follows_d(n, w), **laws}
     rows = analysed(design, base)
-    cause = next(e.cause for e in explain(rows) if e.candidate.method == "helene")
+    cause = helene(rows).explained.cause
     return cause, against_mezo(rows)[0]
 
 
@@ -140,7 +139,7 @@ def test_a_loss_is_explained_by_the_controls_that_need_as_many_steps():
 
 def test_no_difference_needs_no_explanation():
     rows = analysed(QUICK, {**CONTROL_LAWS, "helene": follows_d}, scatter=0.3)
-    found = next(e for e in explain(rows))
+    found = helene(rows).explained
     assert (found.outcome, found.cause) == ("draw", "none needed")
 
 
@@ -172,7 +171,7 @@ def with_edges(series):
 
 def test_without_matched_controls_a_win_is_unexplained():
     rows = analysed(QUICK, {**CONTROL_LAWS, "helene": lambda n, w: 0.7 * follows_d(n, w)})
-    assert next(e.cause for e in explain(rows)) == "unexplained"
+    assert helene(rows).explained.cause == "unexplained"
     assert "unexplained until" in against_mezo(rows)[0]
 
 
@@ -375,7 +374,7 @@ def test_pages_beside_it_are_linked_whichever_was_written_first(tmp_path):
 
 
 def test_drawing_never_imports_torch():
-    code = "import sys, synthetic.report; assert 'torch' not in sys.modules"
+    code = "import sys, synthetic.report.write; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

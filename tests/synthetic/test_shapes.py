@@ -12,15 +12,15 @@ from jaxtyping import jaxtyped
 from torch import Tensor
 
 import synthetic.problems.base
-import synthetic.simulator
+import synthetic.simulation.simulator
 from synthetic.measure import Others, main
 from synthetic.methods import METHODS
+from synthetic.methods.scale import scale_of
 from synthetic.problems import build
 from synthetic.problems.base import Problem
-from synthetic.scale import scale_of
-from synthetic.simulator import simulate
-from synthetic.speed import compare, directions_over_randn, share_of_floor
-from synthetic.starts import starts
+from synthetic.problems.starts import starts
+from synthetic.simulation.simulator import simulate
+from synthetic.simulation.speed import compare, directions_over_randn, share_of_floor
 
 SPECS = [
     {"kind": "log_cosh", "layers": [[2, 3], [1, 4]]},
@@ -73,7 +73,7 @@ def test_the_simulator_takes_what_it_says():
 
 
 def test_names_of_shapes_are_imported_for_checkers_only():
-    for module in (synthetic.problems.base, synthetic.simulator):
+    for module in (synthetic.problems.base, synthetic.simulation.simulator):
         assert not hasattr(module, "Float")
 
 

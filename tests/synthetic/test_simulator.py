@@ -14,10 +14,10 @@ from helene.optimizers import Helene, MeZO, ZOMomentum
 from synthetic.design import spaces, trials
 from synthetic.methods import METHODS
 from synthetic.methods.first import TheoremUpdate
+from synthetic.methods.scale import predicted_steps, scale_of
 from synthetic.problems import build
-from synthetic.scale import predicted_steps, scale_of
-from synthetic.simulator import simulate
-from synthetic.starts import starts
+from synthetic.problems.starts import starts
+from synthetic.simulation.simulator import simulate
 
 EPS = 1e-3
 SPECS = {
@@ -260,8 +260,8 @@ def test_blocks_of_steps_are_the_steps(kind, monkeypatch):
         return whole, path, one
 
     in_blocks = both_ways()
-    monkeypatch.setattr("synthetic.simulator._BLOCKS_FROM", math.inf)
-    monkeypatch.setattr("synthetic.simulator.descend_block", None)
+    monkeypatch.setattr("synthetic.simulation.simulator._BLOCKS_FROM", math.inf)
+    monkeypatch.setattr("synthetic.simulation.simulator.descend_block", None)
     by_step = both_ways()
     np.testing.assert_allclose(in_blocks[1].gaps, by_step[1].gaps, rtol=1e-9)
     for a, b in zip(in_blocks, by_step, strict=True):

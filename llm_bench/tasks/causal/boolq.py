@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_bench.tasks.base import GLUE_SPLITS, HubSource, Labels, Row, causal_task, upper_first
+from llm_bench.tasks.task import GLUE_SPLITS, HubSource, Labels, Row, causal_task, upper_first
 
 
 def _prompt(row: Row) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_bench.tasks.base import GLUE_SPLITS, HubSource, Labels, causal_task
+from llm_bench.tasks.task import GLUE_SPLITS, HubSource, Labels, causal_task
 
 TASK = causal_task(
     "sst2",

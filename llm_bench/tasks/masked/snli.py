@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_bench.tasks.base import HubSource, Labels, entailment_template, masked_task
+from llm_bench.tasks.task import HubSource, Labels, entailment_template, masked_task
 
 TASK = masked_task(
     "snli",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_bench.tasks.base import MASK, HubSource, Labels, Sentence, masked_task
+from llm_bench.tasks.task import MASK, HubSource, Labels, Sentence, masked_task
 
 _NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_bench.tasks.base import MASK, HubSource, Labels, Sentence, masked_task
+from llm_bench.tasks.task import MASK, HubSource, Labels, Sentence, masked_task
 
 # The words go by name: LM-BFF numbers the classes otherwise than the Hugging Face data set does.
 TASK = masked_task(

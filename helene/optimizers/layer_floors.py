@@ -1,0 +1,84 @@
+"""The floors of an optimizer's layers as numbers: asked when h has changed, kept until it does again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from helene.curvature import Estimate
+from helene.directions import chunks
+from helene.floors import Layer
+from helene.plan import StepPlan
+from helene.rules import HeleneRule, Rule
+
+if TYPE_CHECKING:
+    from helene.optimizers.base import Base
+
+
+def check(optimizer: Base, rules: Sequence[Rule]) -> None:
+    """Ask the rules that do not look at h, so that a bad one is told when it is given."""
+    resolve(optimizer, rules, 0, True)
+
+
+def resolve(optimizer: Base, rules: Sequence[Rule], step: int, estimates: bool) -> tuple[Rule, ...]:
+    """The rules with their floors as numbers, but for those that follow h where this step estimates it."""
+    return tuple(
+        replace(rule, floor=_floor(optimizer, index, rule, step))  # type: ignore[call-arg]
+        if isinstance(rule, HeleneRule) and callable(rule.floor) and not (estimates and rule.floor_follows_h)
+        else rule
+        for index, rule in enumerate(rules)
+    )
+
+
+def ask(optimizer: Base, plan: StepPlan, estimate: Estimate) -> StepPlan:
+    """Ask the floors that follow h for what they are once this step's estimate is in it; nothing is written."""
+    known: dict[int, float] = {}
+    for index, rule in enumerate(plan.rules):
+        if isinstance(rule, HeleneRule) and callable(rule.floor):
+            known[index] = _floor(optimizer, index, rule, plan.step, estimate)
+    return plan.with_floors(known)
+
+
+def _floor(optimizer: Base, layer: int, rule: HeleneRule, step: int, estimate: Estimate | None = None) -> float:
+    """λ_i of a layer, asked again where its rule, or h (else the layer's size), is not that of the last time."""
+    dimension = optimizer.layer_dimension(layer)
+    of_step = rule.last_estimate(step) if rule.floor_follows_h else 0
+    key = rule.floor, of_step if rule.floor_follows_h else dimension
+    held: Any = optimizer.known_floors.get(layer)
+    if held is None or held[0] != key or estimate is not None:
+        value = _asked(optimizer, layer, rule, of_step, estimate) if dimension else 1.0  # nothing is floored
+        held = optimizer.known_floors[layer] = key, value
+    return float(held[1])
+
+
+def _asked(optimizer: Base, layer: int, rule: HeleneRule, step: int, estimate: Estimate | None) -> float:
+    name, dimension = optimizer.layer_name(layer), optimizer.layer_dimension(layer)
+    asked = Layer(name, layer, dimension, step, lambda: _curvature(optimizer, layer, rule, step, estimate))
+    value = float(rule.floor(asked))  # type: ignore[operator]
+    if not 0.0 < value < math.inf:
+        raise ValueError(
+            f"the floor of {name} is {value} by {rule.floor!r} at step {step}, it must be positive and finite: many h "
+            "are 0 there; a constant, a mean or a higher quantile is not"
+        )
+    return value
+
+
+def _curvature(optimizer: Base, layer: int, rule: HeleneRule, step: int, estimate: Estimate | None) -> list[Tensor]:
+    """h of a layer's parameters as it is read, flat: with the estimate in it, before that is stored."""
+    found = []
+    for index, target in enumerate(optimizer.targets):
+        if target.layer != layer:
+            continue
+        size, device = target.tensor.numel(), target.tensor.device
+        pieces = []
+        for start, end in chunks(size, device):
+            state = optimizer.read_state(index, rule, slice(start, end))
+            state = rule.observe(state, estimate and estimate(index, start, end, None))
+            pieces.append(rule.read(step, state, torch.empty((), device=device)))
+        found.append(torch.cat(pieces) if len(pieces) != 1 else pieces[0])
+    return found

@@ -1,0 +1,142 @@
+"""What a step evaluates, and the gradient estimate that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from helene import functional
+from helene.curvature import by_chunks, mean_gradient
+from helene.probe import Closure
+
+if TYPE_CHECKING:
+    from helene.optimizers.base import Base
+    from helene.plan import Probing, StepPlan
+
+Chunk = Callable[[int, int, int], Tensor]  # (index of a parameter, start, end) -> elements of g
+
+
+class Measured(NamedTuple):
+    """What a step has measured.
+
+    Attributes:
+        scalars: What the update is a function of, beside z.
+        loss: The loss to return, detached.
+        sample: What cannot be a scalar: gradients of a backward.
+    """
+
+    scalars: list[float]
+    loss: Tensor
+    sample: Any = None
+
+
+class Measurement:
+    """A way to measure. It leaves parameters and state alone.
+
+    Attributes:
+        replayable: Whether the gradient estimate is a function of the scalars and z.
+        sums_directions: Whether g is the sum of directions times `coefficients`, so that kernels can make it.
+    """
+
+    replayable, sums_directions = True, False
+
+    def forwards(self, probing: Any, num_blocks: int) -> int:
+        """Forwards of a step, a backward counted as two; ``num_blocks`` are probed one after the other."""
+        raise NotImplementedError
+
+    def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
+        """Evaluate what the step needs."""
+        raise NotImplementedError
+
+    def num_scalars(self, probing: Any, num_blocks: int) -> int:
+        """How many scalars it gives."""
+        raise NotImplementedError
+
+    def coefficients(self, plan: StepPlan, scalars: list[float]) -> list[float]:
+        """Those scalars that multiply directions in g, empty where g is no sum of directions."""
+        return []
+
+    def gradient(self, optimizer: Any, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
+        """The gradient estimate, by chunks."""
+        raise NotImplementedError
+
+    def estimate(self, optimizer: Any, plan: StepPlan, gradient: Any) -> Any:
+        """ĥ by chunks where ``gradient`` itself gives one (see `helene.curvature.Estimate`), else None."""
+        return None
+
+
+class Pairs(Measurement):
+    r"""SPSA: a pair of probes for each direction (and each block of parameters).
+
+    g = (1/q) Σ_j c_j z_j,  c_j = (L(theta + eps z_j) − L(theta − eps z_j)) / (2 eps), or one-sided
+    c_j = (L(theta + eps z_j) − L(theta)) / eps with L(theta) evaluated once.
+    """
+
+    sums_directions = True
+
+    def forwards(self, probing: Probing, num_blocks: int) -> int:
+        """See `Measurement`."""
+        probes = probing.num_directions * num_blocks
+        return 2 * probes if probing.two_sided else probes + 1
+
+    def num_scalars(self, probing: Probing, num_blocks: int) -> int:
+        """See `Measurement`: c/q of each direction and block."""
+        return probing.num_directions * num_blocks
+
+    def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
+        """See `Measurement`."""
+        return Measured(*self.slopes(optimizer, closure, plan))
+
+    def slopes(
+        self, optimizer: Any, closure: Closure, plan: StepPlan, first_draw: int = 0
+    ) -> tuple[list[float], Tensor]:
+        """c/q of each direction (in each block of parameters), and the mean loss of the probes."""
+        probing: Any = plan.probing
+        eps, base = probing.eps, None if probing.two_sided else optimizer.loss_here(closure)
+        pairs, lengths = [], []
+        for draw in range(probing.num_directions):
+            direction = optimizer.direction(plan, first_draw + draw)
+            for block, probe in enumerate(optimizer.probes):
+                length = optimizer.length(plan, direction, block)
+                plus = probe.loss(closure, direction, eps * length)
+                minus = probe.loss(closure, direction, -eps * length) if base is None else base
+                pairs.append(torch.stack([plus, minus]))
+                lengths.append(length / probing.num_directions)
+        losses = torch.stack(pairs)
+        slopes = functional.projected_gradient(*losses.double().unbind(1), eps if base is None else eps / 2.0)
+        coefficients = [c * length for c, length in zip(slopes.tolist(), lengths, strict=True)]
+        return coefficients, losses.mean() if base is None else base
+
+    def coefficients(self, plan: StepPlan, scalars: list[float]) -> list[float]:
+        """See `Measurement`."""
+        return scalars
+
+    def gradient(self, optimizer: Any, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
+        """See `Measurement`."""
+        return optimizer.combination(plan, self.coefficients(plan, scalars))
+
+
+class Backward(Measurement):
+    """The gradient of the closure's loss, by a backward."""
+
+    replayable = False
+
+    def forwards(self, probing: Any, num_blocks: int) -> int:
+        """See `Measurement`."""
+        return 3
+
+    def num_scalars(self, probing: Any, num_blocks: int) -> int:
+        """See `Measurement`."""
+        return 0
+
+    def measure(self, optimizer: Base, closure: Closure, plan: StepPlan) -> Measured:
+        """See `Measurement`."""
+        gradients, loss = mean_gradient(closure, [target.tensor for target in optimizer.targets])
+        return Measured([], loss, gradients)
+
+    def gradient(self, optimizer: Base, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
+        """See `Measurement`."""
+        return by_chunks(sample)

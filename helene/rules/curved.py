@@ -1,0 +1,308 @@
+r"""Rules with a diagonal curvature h: HELENE, Sophia, Newton, HiZOO. When h is estimated and how it is read is here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from helene import functional, numeric
+from helene.curvature import NONE, SPSA, Source, source_of
+from helene.floors import Floor
+from helene.rules.base import Rule, Scalar
+
+CURVATURE = "curvature"  # the name of h among the states
+
+
+class HeleneState(NamedTuple):
+    """m, and h where one is kept."""
+
+    momentum: Tensor
+    curvature: Tensor | None
+
+
+class SophiaState(NamedTuple):
+    """m, h where one is kept, and how many coordinates the clip has held back so far."""
+
+    momentum: Tensor
+    curvature: Tensor | None
+    clipped: Tensor
+
+
+class CurvatureState(NamedTuple):
+    """h."""
+
+    curvature: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvatureRule(Rule):
+    r"""h ← beta2 h + (1 − beta2) ĥ at t = first_estimate and every ``interval`` steps from there; h_0 = 0.
+
+    Attributes:
+        curvature: Where ĥ comes from: a name or an object of `helene.curvature`.
+        batch_size: B of A-GNB, the number of examples in the minibatch; only the sources that use it need it.
+        beta2: EMA of h, in [0, 1).
+        interval: Steps between estimates (k), >= 1.
+        bias_correction: Whether h is read as h / (1 − beta2ⁿ) after n estimates, which removes the pull of h_0 = 0.
+        first_estimate: Step of the first estimate, >= 1.
+    """
+
+    SHARED: ClassVar[tuple[str, ...]] = (CURVATURE, "batch_size", "interval", "first_estimate")
+
+    curvature: Source = SPSA
+    batch_size: Any = None
+    beta2: Scalar = 0.99
+    interval: int = 10
+    bias_correction: bool = False
+    first_estimate: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, CURVATURE, source_of(self.curvature))
+        numeric.fraction(self.beta2, "beta2")
+        for name in ("interval", "first_estimate"):
+            numeric.whole(getattr(self, name), name, 1, 1 << 32, "10 is usual for interval, 1 for first_estimate")
+        numeric.one_of(self.bias_correction, "bias_correction", (True, False))
+        size = self.batch_size
+        is_size = isinstance(size, Tensor) or (isinstance(size, int) and not isinstance(size, bool) and size >= 1)
+        if self.curvature.uses_batch_size and not is_size:
+            raise ValueError(f"batch_size must be the number of examples in a minibatch, 1 or above, got {size!r}")
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """See `Rule`: h only where there is a source."""
+        return tuple(name for name in self.State._fields if name != CURVATURE or self.curvature is not NONE)
+
+    def estimates_at(self, step: int) -> bool:
+        """Whether h is estimated at a step."""
+        return self.curvature is not NONE and functional.is_curvature_step(step, self.interval, self.first_estimate)
+
+    def last_estimate(self, step: int) -> int:
+        """The last step up to this one that estimates h, 0 if there is none."""
+        if self.curvature is NONE or step < self.first_estimate:
+            return 0
+        return step - (step - self.first_estimate) % self.interval
+
+    def estimate(self, step: int, g: Tensor) -> Tensor | None:
+        """ĥ of A-GNB from the step's own g, None at the steps that estimate none."""
+        return functional.a_gnb(g, self.batch_size) if self.estimates_at(step) else None
+
+    def observe(self, state: Any, estimate: Tensor | None) -> Any:
+        """The state with ĥ taken into h."""
+        if estimate is None:
+            return state
+        return state._replace(curvature=functional.curvature_ema(state.curvature, estimate, self.beta2))
+
+    def correction(self, step: int) -> float:
+        """What h is multiplied by where it is read."""
+        last = self.last_estimate(step)
+        if not self.bias_correction or not last:
+            return 1.0
+        return functional.bias_correction(self.beta2, (last - self.first_estimate) // self.interval + 1)
+
+    def read(self, step: int, state: Any, like: Tensor) -> Tensor:
+        """h as a step reads it, 0 where none is kept."""
+        if state.curvature is None:
+            return like.new_zeros(())
+        correction = self.correction(step)
+        return state.curvature if correction == 1.0 else state.curvature * correction
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeleneRule(CurvatureRule):
+    """Algorithm 1 of the paper, see `functional.helene_step`.
+
+    Attributes:
+        anneal_horizon: T of Anneal, in steps, > 0.
+        beta1: Momentum, in [0, 1).
+        gamma: Scale of the curvature in the denominator, > 0.
+        floor: λ_i, > 0, or a rule of `helene.floors` that is yet to be asked for it.
+        denominator_eps: Added to the denominator, >= 0.
+    """
+
+    State: ClassVar[type] = HeleneState
+
+    anneal_horizon: float
+    beta1: float = 0.9
+    gamma: Scalar = 1.0
+    floor: Scalar | Floor = 1.0
+    denominator_eps: Scalar = 1e-12
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        numeric.fraction(self.beta1, "beta1")
+        numeric.positive(
+            self.anneal_horizon, "anneal_horizon", "the number of steps of the run, or math.inf for no anneal"
+        )
+        numeric.positive(self.gamma, "gamma", "1 leaves h and the floor as they are")
+        numeric.nonnegative(self.denominator_eps, "denominator_eps")
+        if not callable(self.floor):
+            numeric.positive(self.floor, "floor", "the paper's ablation uses 1 to 3")
+        elif self.floor_follows_h and (self.curvature is NONE or self.first_estimate != 1):
+            raise ValueError(
+                f"the floor {self.floor!r} looks at h from the first step on, so it needs a curvature source and "
+                f"first_estimate=1; got {self.curvature.name!r} and {self.first_estimate}"
+            )
+
+    @property
+    def floor_follows_h(self) -> bool:
+        """Whether the floor is a rule that is asked anew after each estimate of h."""
+        return callable(self.floor) and getattr(self.floor, "looks_at_h", True)
+
+    def alpha(self, step: int) -> float:
+        """The anneal of a step."""
+        return functional.anneal(step, self.beta1, self.anneal_horizon)
+
+    def update(
+        self, step: int, theta: Tensor, g: Tensor, state: HeleneState, estimate: Tensor | None = None
+    ) -> tuple[Tensor, HeleneState]:
+        """See `Rule`."""
+        state = self.observe(state, estimate)
+        theta, m = functional.helene_step(
+            theta,
+            g,
+            state.momentum,
+            self.read(step, state, g),
+            lr=self.lr,
+            beta1=self.beta1,
+            alpha=self.alpha(step),
+            gamma=self.gamma,
+            floor=self._known_floor,
+            denominator_eps=self.denominator_eps,
+            weight_decay=self.weight_decay,
+        )
+        return theta, state._replace(momentum=m)
+
+    def factor(self, step: int, state: HeleneState) -> Tensor:
+        """See `Rule`."""
+        h = self.read(step, state, torch.zeros(()))
+        return functional.precondition(h.new_ones(()), h, self.gamma, self._known_floor, self.denominator_eps)
+
+    @property
+    def _known_floor(self) -> Scalar:
+        if callable(self.floor):
+            raise ValueError(f"the floor is still the rule {self.floor!r}; dataclasses.replace it by its number first")
+        return self.floor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SophiaRule(CurvatureRule):
+    """Sophia, see `functional.sophia_step`.
+
+    Attributes:
+        beta1: EMA of g, in [0, 1).
+        gamma: Scale of h in the denominator, > 0.
+        clip: Bound on an element of the update in units of lr, > 0.
+        denominator_eps: Least denominator, > 0.
+    """
+
+    State: ClassVar[type] = SophiaState
+    COUNTERS: ClassVar[tuple[str, ...]] = ("clipped",)
+
+    beta1: Scalar = 0.96
+    gamma: Scalar = 0.05
+    clip: Scalar = 1.0
+    denominator_eps: Scalar = 1e-12
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        numeric.fraction(self.beta1, "beta1")
+        numeric.positive(self.gamma, "gamma", "Sophia's are 0.01 to 0.05")
+        numeric.positive(self.clip, "clip", "Sophia's is 1")
+        numeric.positive(self.denominator_eps, "denominator_eps", "Sophia's is 1e-12")
+
+    def update(
+        self, step: int, theta: Tensor, g: Tensor, state: SophiaState, estimate: Tensor | None = None
+    ) -> tuple[Tensor, SophiaState]:
+        """See `Rule`."""
+        state = self.observe(state, estimate)
+        theta, m, clipped = functional.sophia_step(
+            theta,
+            g,
+            state.momentum,
+            self.read(step, state, g),
+            lr=self.lr,
+            beta1=self.beta1,
+            gamma=self.gamma,
+            clip=self.clip,
+            denominator_eps=self.denominator_eps,
+            weight_decay=self.weight_decay,
+        )
+        return theta, state._replace(momentum=m, clipped=state.clipped + clipped.sum())
+
+    def factor(self, step: int, state: SophiaState) -> Tensor:
+        """See `Rule`."""
+        return 1.0 / (self.gamma * self.read(step, state, torch.zeros(()))).clamp_min(self.denominator_eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewtonRule(CurvatureRule):
+    """The diagonal Newton step without a floor, see `functional.newton_step`; denominator_eps damps it, >= 0."""
+
+    State: ClassVar[type] = CurvatureState
+
+    interval: int = 1
+    denominator_eps: Scalar = 1e-12
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        numeric.nonnegative(self.denominator_eps, "denominator_eps")
+        if self.curvature is NONE:
+            raise ValueError("curvature='none' leaves ZONewton nothing to divide by; MeZO is the method without h")
+
+    def update(
+        self, step: int, theta: Tensor, g: Tensor, state: CurvatureState, estimate: Tensor | None = None
+    ) -> tuple[Tensor, CurvatureState]:
+        """See `Rule`."""
+        state = self.observe(state, estimate)
+        theta = functional.newton_step(
+            theta,
+            g,
+            self.read(step, state, g),
+            lr=self.lr,
+            denominator_eps=self.denominator_eps,
+            weight_decay=self.weight_decay,
+        )
+        return theta, state
+
+    def factor(self, step: int, state: CurvatureState) -> Tensor:
+        """See `Rule`."""
+        return 1.0 / (self.read(step, state, torch.zeros(())) + self.denominator_eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiZOORule(Rule):
+    """HiZOO, see `functional.hizoo_step`; ``smooth`` is the weight of a new estimate of h, in [0, 1)."""
+
+    State: ClassVar[type] = CurvatureState
+    INITIAL: ClassVar[Mapping[str, float]] = {CURVATURE: 1.0}
+
+    smooth: Scalar = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        numeric.fraction(self.smooth, "smooth")
+
+    def update(
+        self, step: int, theta: Tensor, g: Tensor, state: CurvatureState, estimate: Tensor | None = None
+    ) -> tuple[Tensor, CurvatureState]:
+        """See `Rule`; the step uses the h from before it."""
+        assert estimate is not None
+        theta, h = functional.hizoo_step(
+            theta,
+            g,
+            state.curvature,
+            estimate,
+            lr=self.lr,
+            smooth=self.smooth,
+            weight_decay=self.weight_decay,
+        )
+        return theta, CurvatureState(h)
+
+    def factor(self, step: int, state: CurvatureState) -> Tensor:
+        """See `Rule`."""
+        return state.curvature.rsqrt()

@@ -1,0 +1,124 @@
+"""``helene llm``: run, sweep, tune, table, figure, data fetch, profile, estimate, demo."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from llm_bench.cli import actions as do
+
+KINDS = ("causal", "masked")
+_EPILOG = """\
+examples:
+  helene llm demo                                                       two minutes on a CPU, no download
+  helene llm table 2 --preset small --model gemma=DIR --data DIR --store runs.sqlite
+  helene llm sweep --preset small --model gemma=DIR --data DIR --store runs.sqlite --minutes 9
+  helene llm tune --forwards 8000 --kind causal --task sst2 --model DIR --data DIR --store runs.sqlite
+  helene llm run --config run.toml --set lr=1e-6 --model gemma=DIR --data DIR
+"""
+
+
+def add_commands(subparsers: Any) -> None:
+    """Add the sub-command to ``helene``'s."""
+    llm = subparsers.add_parser(
+        "llm",
+        help="fine-tune language models: tables, figures, estimates",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = llm.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    run = actions.add_parser("run", help="one run, kept where a store is given; its result as JSON")
+    run.add_argument("--config", type=Path, help="a TOML file of settings")
+    run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, over the file's")
+    _where(run, store=False)
+    run.set_defaults(func=do.run)
+
+    sweep = actions.add_parser("sweep", help="make the runs of a preset that the store lacks")
+    _plan(sweep)
+    sweep.set_defaults(func=do.sweep)
+
+    table = actions.add_parser("table", help="a table of the paper, measured")
+    table.add_argument("which", choices=("1", "2", "3", "memory"))
+    _plan(table, models=False)
+    table.add_argument("--shapes", help="memory: models with random weights, separated by commas (default: OPT's)")
+    table.add_argument("--batches", help="memory: such as 16x64,1x400, rows and tokens a row")
+    _page(table)
+    table.set_defaults(func=do.table)
+
+    figure = actions.add_parser("figure", help="a comparison of the paper, measured")
+    figure.add_argument("which", choices=("newton", "curves", "optimizers", "ablation", "curvature", "floor"))
+    _plan(figure, models=False)
+    _page(figure)
+    figure.set_defaults(func=do.figure)
+
+    tune = actions.add_parser("tune", help="find a step size for a model and data of your own")
+    tune.add_argument("--forwards", type=int, required=True, help="budget of all runs together")
+    tune.add_argument("--kind", choices=KINDS, required=True)
+    tune.add_argument("--task", required=True)
+    tune.add_argument("--method", default="mezo")
+    tune.add_argument("--tuning", default="full")
+    tune.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another setting of the runs")
+    _where(tune, store=True)
+    tune.set_defaults(func=do.tune)
+
+    estimate = actions.add_parser("estimate", help="hours and bytes of a preset before it starts")
+    _plan(estimate)
+    estimate.set_defaults(func=do.estimate)
+
+    data = actions.add_parser("data", help="the data folder")
+    fetch = data.add_subparsers(metavar="ACTION", required=True).add_parser("fetch", help="fill it from the Hub")
+    fetch.add_argument("tasks", nargs="*", help="default: all")
+    fetch.add_argument("--data", type=Path, required=True)
+    fetch.set_defaults(func=do.fetch)
+
+    profile = actions.add_parser("profile", help="where a step's time goes, beside the least that each part takes")
+    profile.add_argument("--shape", help="of a model with random weights, such as opt-1.3b, in place of a run's")
+    profile.add_argument("--batch", default="16x64", help="with --shape: rows and tokens a row")
+    profile.add_argument("--method", default="mezo", choices=("mezo", "helene"), help="with --shape")
+    profile.add_argument("--config", type=Path, help="a run's TOML file of settings")
+    profile.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, over the file's")
+    profile.add_argument("--steps", type=int, default=20, help="steps to look at, after some to warm up (default: 20)")
+    profile.add_argument("--json", type=Path, help="a file to write all numbers to")
+    _where(profile, store=False, models=False)
+    profile.set_defaults(func=do.profile)
+
+    demo = actions.add_parser("demo", help="two minutes on a CPU: pretrain tiny models, tune them, write the page")
+    demo.add_argument("--out", type=Path, default=Path("reports"))
+    demo.add_argument("--jobs", type=int, default=2)
+    demo.set_defaults(func=do.demo)
+
+
+def _where(parser: argparse.ArgumentParser, *, store: bool, models: bool = True) -> None:
+    parser.add_argument(
+        "--model", action="append", required=models, metavar="[NAME=]DIR|ID", help="a folder or a name on the Hub"
+    )
+    parser.add_argument("--data", type=Path, required=models, help="the data folder")
+    parser.add_argument("--store", type=Path, required=store, help="file of records; made when missing")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 (default: cpu)")
+    parser.add_argument("--work", type=Path, help="folder for runs under way (default: beside the store)")
+
+
+def _plan(parser: argparse.ArgumentParser, *, models: bool = True) -> None:
+    parser.add_argument("--preset", default="small", help="smoke, small, brief, parts or paper (default: small)")
+    _where(parser, store=True, models=models)
+    parser.add_argument("--minutes", type=_minutes, help="begin no run that would not end within this time")
+    parser.add_argument("--methods", nargs="+", help="only these (default: the preset's)")
+    parser.add_argument("--tasks", nargs="+", help="only these")
+    parser.add_argument("--tunings", nargs="+", help="only these")
+    parser.add_argument("--dtype", help="of the weights (default: the preset's)")
+    parser.add_argument("--engine", action="store_true", help="capture steps (CUDA)")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of a Dask cluster, whose workers make the runs")
+
+
+def _minutes(word: str) -> float:
+    value = float(word)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"must be 0 or above, got {word}")
+    return value
+
+
+def _page(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports (default: reports)")
+    parser.add_argument("--draw-only", action="store_true", help="make no run; show what the store has")

@@ -1,0 +1,259 @@
+"""What each action of `helene llm` does; imports wait until it is chosen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from llm_bench.cli import arguments as given
+
+_RUN = "llm/run"  # the experiment of runs that are made one by one
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make one run, unless the store has it; print its result."""
+    from functools import partial
+
+    from helene.lab import canonical
+    from helene.lab.executors import InlineExecutor
+    from helene.lab.store import Store
+    from helene.lab.sweep import sweep
+    from llm_bench.runs.run import run as make
+
+    config, env = given.run(arguments)
+    if arguments.store is None:
+        print(canonical.dumps(make(config.to_dict(), env)))
+        return 0
+    with Store(arguments.store) as store:
+        call = partial(make, env=env)
+        (record,) = sweep(_RUN, [config.to_dict()], call, store, executor=InlineExecutor(), progress=False)
+    print(canonical.dumps(record.result))
+    if record.failed:
+        print(f"helene: the run failed: {record.result['message']}", file=sys.stderr)
+    return int(record.failed)
+
+
+def sweep(arguments: argparse.Namespace) -> int:
+    """Make the runs of a preset that the store lacks."""
+    from llm_bench.protocol.plan import cells
+
+    bench = given.bench(arguments)
+    _execute(arguments, bench, cells(bench.preset))
+    return 0
+
+
+def _execute(arguments: argparse.Namespace, bench: Any, wanted: Any) -> Any:
+    """Make the runs, unless only drawing was asked for; returns the records."""
+    from helene.lab.store import Store
+    from llm_bench.protocol.execute import execute, experiment
+
+    only_draw = getattr(arguments, "draw_only", False)
+    with Store(arguments.store, read_only=only_draw) as store:
+        if not only_draw:
+            left = execute(bench, wanted, store, minutes=arguments.minutes, executor=given.executor(arguments))
+            print(f"{left} runs left" if left else "all runs are there", file=sys.stderr)
+        return store.records(experiment(bench.preset.name))
+
+
+def table(arguments: argparse.Namespace) -> int:
+    """Make a table's runs and write its page."""
+    from llm_bench.protocol.paper_tables import TABLES
+    from llm_bench.protocol.plan import cells_of_table, controls_beside
+    from llm_bench.report import details, figures, tables
+
+    if arguments.which == "memory":
+        return _memory(arguments)
+    bench, paper = given.bench(arguments), TABLES[arguments.which]
+    wanted = cells_of_table(bench.preset, paper)
+    records = _execute(arguments, bench, wanted)
+    made = tables.collect(bench, [*wanted, *controls_beside(bench.preset, paper)], records)
+    command = given.command(arguments, "table")
+    sections = [
+        tables.table_section(made, paper, bench.models),
+        figures.section(made),
+        tables.costs_section(made),
+    ]
+    sections += [
+        tables.sensitivity_section(made),
+        details.cells_section(made, command),
+        tables.facts_section(made),
+    ]
+    _write(arguments, "table", f"Table {arguments.which}: {paper.title}", made, sections, command)
+    return 0
+
+
+def _memory(arguments: argparse.Namespace) -> int:
+    from helene.lab.provenance import provenance, public_command
+    from helene.lab.store import Store
+    from llm_bench.cost import memory_sweep
+    from llm_bench.models.loading import check_device
+    from llm_bench.models.shapes import rows_and_tokens
+    from llm_bench.protocol.execute import experiment
+    from llm_bench.report import memory_page
+
+    shapes = arguments.shapes.split(",") if arguments.shapes else list(memory_sweep.SHAPES)
+    batches = arguments.batches.split(",") if arguments.batches else list(memory_sweep.BATCHES)
+    for batch in batches:
+        rows_and_tokens(batch)
+    if not arguments.draw_only:
+        check_device(arguments.device)
+    with Store(arguments.store, read_only=arguments.draw_only) as store:
+        if not arguments.draw_only:
+            memory_sweep.measure_all(
+                store,
+                memory_sweep.ROWS,
+                shapes,
+                batches,
+                device=arguments.device,
+                minutes=arguments.minutes,
+                say=lambda text: print(text, file=sys.stderr),
+            )
+        records, runs = store.records(memory_sweep.EXPERIMENT), store.records(experiment(arguments.preset))
+    words = ["helene", "llm", "table", "memory", "--device", arguments.device, "--shapes", ",".join(shapes)]
+    words += ["--batches", ",".join(batches), "--store", str(arguments.store)]
+    command = public_command(words)
+    print(memory_page.write(arguments.out, records, runs, command, provenance(command)))
+    return 0
+
+
+def figure(arguments: argparse.Namespace) -> int:
+    """Make a figure's runs and write its page."""
+    from llm_bench.protocol.plan import cells
+    from llm_bench.report import details, figures, tables
+
+    bench = given.bench(arguments, figures.FIGURES[arguments.which])
+    wanted = cells(bench.preset)
+    records = _execute(arguments, bench, wanted)
+    made = tables.collect(bench, wanted, records)
+    command = given.command(arguments, "figure")
+    sections = [
+        figures.section(made, arguments.which),
+        tables.costs_section(made),
+        details.cells_section(made, command),
+    ]
+    _write(arguments, "figure", figures.TITLES[arguments.which], made, sections, command)
+    return 0
+
+
+def _write(arguments: argparse.Namespace, what: str, title: str, made: Any, sections: list[Any], command: str) -> None:
+    from helene.lab.provenance import provenance
+    from llm_bench.report import tables
+
+    said, name = provenance(command), f"{what}-{arguments.which}-{arguments.preset}"
+    title = f"{title} (preset {arguments.preset})"
+    print(
+        tables.write(arguments.out, name, title=title, table=made, sections=sections, command=command, provenance=said)
+    )
+
+
+def tune(arguments: argparse.Namespace) -> int:
+    """Find a step size; print what was tried and the best."""
+    from helene.lab.store import Store
+    from llm_bench.protocol.presets import BASE_LR, EPS
+    from llm_bench.protocol.step_size_search import tune as search
+    from llm_bench.runs import methods
+    from llm_bench.runs.config import load
+
+    env = given.environment(arguments)
+    if arguments.tuning not in BASE_LR:
+        raise ValueError(f"--tuning must be one of {', '.join(BASE_LR)}, got {arguments.tuning!r}")
+    eps = EPS[arguments.kind, arguments.tuning] if methods.takes_eps(arguments.method) else "none"
+    natural = BASE_LR[arguments.tuning] * methods.get_method(arguments.method).lr_ratio
+    settings = {
+        "model": next(iter(env.models)),
+        "kind": arguments.kind,
+        "task": arguments.task,
+        "method": arguments.method,
+        "tuning": arguments.tuning,
+        "eps": eps,
+        "lr": natural,
+        "steps": 10,
+        "eval_every": 10,
+        "device": given.device_kind(arguments),
+    }
+    base = load(None, [*(f"{name}={value}" for name, value in settings.items()), *arguments.set])
+    with Store(arguments.store) as store:
+        found = search(base, natural, arguments.forwards, env, store)
+    for lr, loss, status in found.tried:
+        print(f"{lr:10.3g}  dev loss {'–' if loss is None else f'{loss:.4f}'}  {status}")
+    edge = ", at the edge of what was tried: try further" if found.edge else ""
+    print(f"best: lr={found.lr:g}{edge} ({found.forwards} forwards)")
+    return 0
+
+
+def estimate(arguments: argparse.Namespace) -> int:
+    """Print hours and bytes of a preset."""
+    from helene.lab.progress import readable_seconds
+    from helene.lab.store import Store
+    from llm_bench.protocol.estimate import estimate as expect
+    from llm_bench.protocol.estimate import size_of
+    from llm_bench.protocol.execute import experiment
+    from llm_bench.protocol.plan import cells, test_runs, tuning_runs
+    from llm_bench.runs.predicted_memory import predict_run
+
+    bench = given.bench(arguments, check=False)
+    sizes = {name: size_of(bench.env.source(name)) for name in bench.models.values()}
+    records = []
+    if arguments.store.is_file():
+        with Store(arguments.store, read_only=True) as store:
+            records = store.records(experiment(bench.preset.name))
+    total = 0.0
+    for kind, name in bench.models.items():
+        here = [c for c in cells(bench.preset) if c.kind == kind]
+        runs = [r for c in here for r in tuning_runs(bench.preset, c, name, bench.device)]
+        runs += [r for c in here for r in test_runs(bench.preset, c, name, bench.device, 1.0)]
+        runs = [bench.asked(run) for run in runs]
+        found = expect(runs, sizes, records, lambda c: predict_run(c, bench.env.source(c.model)).total)
+        total += found.seconds
+        print(
+            f"{kind}, {name}: {found.runs} runs, {readable_seconds(found.seconds)} of training "
+            f"({found.source} speed), {found.bytes / 2**30:.1f} GiB at most"
+        )
+    print(f"in all {readable_seconds(total)} one after the other; evaluation and loading come on top")
+    return 0
+
+
+def fetch(arguments: argparse.Namespace) -> int:
+    """Fill the data folder from the Hub."""
+    from llm_bench.data.fetch import fetch as load
+    from llm_bench.tasks import get_task, task_names
+
+    every = dict.fromkeys((*task_names("masked"), *task_names("causal")))
+    for name in arguments.tasks or every:
+        kind = "masked" if name in task_names("masked") else "causal"
+        for path in load(get_task(name, kind), arguments.data):
+            print(path)
+    return 0
+
+
+def profile(arguments: argparse.Namespace) -> int:
+    """Print where a step's time goes."""
+    import json
+
+    from helene.lab.provenance import provenance
+    from llm_bench.cost import step_profile
+    from llm_bench.models.loading import check_device
+
+    if arguments.shape:
+        check_device(arguments.device)
+        dtype = "bfloat16" if given.device_kind(arguments) == "cuda" else "float32"
+        found = step_profile.shape_profile(
+            arguments.shape, arguments.batch, arguments.method, dtype, arguments.device, arguments.steps
+        )
+    else:
+        if not arguments.model or arguments.data is None:
+            raise ValueError("profile looks at a run's step: give it --model and --data, or --shape")
+        found = step_profile.run_profile(*given.run(arguments), arguments.steps)
+    print(step_profile.shown(found))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps({"provenance": provenance(), **found}, indent=1))
+    return 0
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    """Make the demo; print where its page is."""
+    from llm_bench.cli.demo import demo as make
+
+    print(make(arguments.out, jobs=arguments.jobs))
+    return 0

@@ -1,0 +1,140 @@
+"""What the arguments of `helene llm` stand for: models, runs, a preset and where it runs, a page's command."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def named_models(words: list[str]) -> dict[str, str]:
+    """Sources by name: of ``NAME=DIR``, or by the folder's own name, or the name on the Hub."""
+    named = {}
+    for word in words:
+        name, equals, source = word.partition("=")
+        if not equals:
+            name, source = Path(word).name if Path(word).is_dir() else word, word
+        named[name] = source
+    return named
+
+
+def environment(arguments: argparse.Namespace, check: bool = True) -> Any:
+    """Where runs find models, data and a device.
+
+    Raises:
+        ValueError: If the device is not there and ``check`` asks for it.
+    """
+    from llm_bench.models.loading import check_device
+    from llm_bench.runs.environment import environment as made
+
+    # A page of runs on another machine, or a forecast for one, needs no device of theirs.
+    if check and not getattr(arguments, "draw_only", False):
+        check_device(arguments.device)
+    work = arguments.work
+    if work is None and arguments.store is not None:
+        work = arguments.store.with_name(arguments.store.name + ".work")
+    models = named_models(arguments.model)
+    return made(arguments.data, models=models, device=arguments.device, work=work, show=True)
+
+
+def device_kind(arguments: argparse.Namespace) -> str:
+    """``cuda`` or ``cpu``, whichever of the devices."""
+    return "cuda" if arguments.device.startswith("cuda") else "cpu"
+
+
+def run(arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """The configuration of one run, and its environment."""
+    from llm_bench.runs.config import load
+    from llm_bench.runs.environment import resolved
+
+    env = environment(arguments)
+    defaults = [f"model={next(iter(env.models))}", f"device={device_kind(arguments)}"]
+    return resolved(load(arguments.config, [*defaults, *arguments.set]), env), env
+
+
+def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = (), check: bool = True) -> Any:
+    """The preset, changed as the arguments say, and where it runs; without models to draw, where its records ran.
+
+    Raises:
+        ValueError: If a method is unknown, or the preset lacks a task or a tuning that was asked for.
+    """
+    import dataclasses
+
+    from llm_bench.models.loading import kind_of
+    from llm_bench.models.tuning import TUNINGS
+    from llm_bench.protocol.execute import Bench
+    from llm_bench.protocol.presets import get_preset
+    from llm_bench.runs.methods import get_method
+
+    preset = get_preset(arguments.preset)
+    changes: dict[str, Any] = {}
+    if arguments.methods or extra_methods:
+        wanted = tuple(arguments.methods or extra_methods)
+        for name in wanted:
+            if name not in preset.untrained:
+                get_method(name)
+        changes["untrained"] = tuple(m for m in preset.untrained if not arguments.methods or m in wanted)
+        changes["methods"] = tuple(m for m in wanted if m not in preset.untrained)
+    _all_known("--tasks", arguments.tasks, [t for tasks in preset.tasks.values() for t in tasks], preset.name)
+    _all_known("--tunings", arguments.tunings, TUNINGS, preset.name)
+    if arguments.tasks:
+        changes["tasks"] = {k: tuple(t for t in ts if t in arguments.tasks) for k, ts in preset.tasks.items()}
+    if arguments.tunings:
+        changes["tunings"] = tuple(arguments.tunings)
+    if arguments.dtype:
+        changes["dtype"] = arguments.dtype
+    preset = dataclasses.replace(preset, **changes)
+    if not arguments.model or arguments.data is None:
+        if not arguments.draw_only:
+            raise ValueError("tables and figures make runs: give --model and --data, or --draw-only")
+        from llm_bench.protocol.recorded import recorded
+
+        return recorded(preset, records(arguments))
+    env = environment(arguments, check)
+    models: dict[Any, str] = {}
+    for name, source in env.models.items():
+        models.setdefault(kind_of(source), name)
+    more = {"engine": True, "best": "copy"} if arguments.engine else {}
+    return Bench(preset, models, env, device_kind(arguments), more)
+
+
+def records(arguments: argparse.Namespace) -> Any:
+    """What the store has of the preset."""
+    from helene.lab.store import Store
+    from llm_bench.protocol.execute import experiment
+
+    with Store(arguments.store, read_only=True) as store:
+        return store.records(experiment(arguments.preset))
+
+
+def _all_known(option: str, given: list[str] | None, known: Any, preset: str) -> None:
+    unknown = [name for name in given or [] if name not in known]
+    if unknown:
+        names = ", ".join(dict.fromkeys(known))
+        raise ValueError(f"{option} has {unknown[0]!r}, which preset {preset} does not; it has {names}")
+
+
+def executor(arguments: argparse.Namespace) -> Any:
+    """The Dask cluster that makes the runs, None for this process."""
+    if arguments.scheduler is None:
+        return None
+    from helene.lab.dask_executor import DaskExecutor
+
+    return DaskExecutor(arguments.scheduler, {"GPU": 1} if device_kind(arguments) == "cuda" else {})
+
+
+def command(arguments: argparse.Namespace, what: str) -> str:
+    """The command that makes a page, without what is this machine's own."""
+    from helene.lab.provenance import public_command
+
+    models = [word for name in arguments.model or [] for word in ("--model", name)]
+    words = ["helene", "llm", what, arguments.which, "--preset", arguments.preset, *models]
+    words += ["--data", str(arguments.data)] if arguments.data is not None else []
+    words += ["--store", str(arguments.store)]
+    for name in ("methods", "tasks", "tunings"):
+        words += [f"--{name}", *given] if (given := getattr(arguments, name)) else []
+    words += ["--dtype", arguments.dtype] if arguments.dtype else []
+    words += ["--device", arguments.device] if arguments.device != "cpu" else []
+    words += ["--engine"] if arguments.engine else []
+    words += ["--out", str(arguments.out)] if arguments.out != Path("reports") else []
+    return public_command([*words, *(["--draw-only"] if not arguments.model else [])])

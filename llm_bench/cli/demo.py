@@ -1,0 +1,76 @@
+"""The whole way in two minutes of a CPU: pretrain tiny models, tune them with MeZO and HELENE, write the page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from helene.lab.executors import ProcessExecutor
+from helene.lab.provenance import provenance
+from helene.lab.store import Store
+from llm_bench.models.fingerprint import cache_folder
+from llm_bench.protocol.execute import Bench, execute, experiment
+from llm_bench.protocol.paper_tables import TABLES
+from llm_bench.protocol.plan import cells
+from llm_bench.protocol.presets import Preset, get_preset
+from llm_bench.report import details, figures, tables
+from llm_bench.runs.environment import environment
+from llm_bench.tasks.task import Kind
+from llm_bench.tiny import grammar
+from llm_bench.tiny.pretrain import Recipe, tiny_model
+
+
+def tiny_bench(preset: Preset, cache: Path | None = None, kinds: tuple[Kind, ...] = ("causal", "masked")) -> Bench:
+    """A bench of the tiny models and the generated data, both made where the cache lacks them."""
+    cache = cache or cache_folder()
+    folders = {kind: tiny_model(Recipe(kind), cache, _say) for kind in kinds}
+    data = cache / f"generated-{Recipe('causal').version}"
+    if not (data / "sst2" / "test.jsonl").is_file():
+        grammar.write_data(data)
+    names: dict[Kind, str] = {kind: f"tiny {'OPT' if kind == 'causal' else 'RoBERTa'}" for kind in kinds}
+    env = environment(data, models={names[kind]: str(folders[kind]) for kind in kinds}, pretrained=False)
+    return Bench(preset, names, env)
+
+
+def demo(out: Path, store_path: Path | None = None, jobs: int = 1, preset: Preset | None = None) -> Path:
+    """Run the preset ``smoke`` and write its page; returns the page.
+
+    Args:
+        out: Folder of the reports.
+        store_path: Where the records go; default ``out/llm/demo.sqlite``.
+        jobs: Processes.
+        preset: Another one, for tests.
+    """
+    preset = preset or get_preset("smoke")
+    bench = tiny_bench(preset, kinds=tuple(preset.tasks))
+    wanted = cells(preset)
+    path = store_path or out / "llm" / "demo.sqlite"
+    with Store(path) as store:
+        execute(bench, wanted, store, executor=ProcessExecutor(jobs), say=_say)
+        records = store.records(experiment(preset.name))
+    return demo_page(out, bench, records)
+
+
+def demo_page(out: Path, bench: Bench, records: Any) -> Path:
+    """The page of the demo from its records."""
+    table = tables.collect(bench, cells(bench.preset), records)
+    sections = [tables.table_section(table, TABLES["3"], bench.models), figures.section(table)]
+    sections += [
+        tables.costs_section(table),
+        details.cells_section(table, "helene llm demo"),
+        tables.facts_section(table),
+    ]
+    return tables.write(
+        out,
+        "demo",
+        title="Fine-tuning on a CPU: a demo",
+        table=table,
+        sections=sections,
+        command="helene llm demo",
+        provenance=provenance("helene llm demo"),
+    )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,254 @@
+"""The engine's step beside its floor and its rivals, on one GPU: ``python -m llm_bench.cost.engine_table --out DIR``.
+
+Everything that is compared runs in one process, in turns; each time is a median with quartiles. Records go to
+``DIR/engine.sqlite`` and, one line each, to ``DIR/engine.jsonl``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import json
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from helene import Helene, MeZO, noise
+from helene.engine import Engine
+from helene.lab.provenance import provenance
+from helene.lab.store import Record, Store
+from llm_bench.cost import kernel_timing, timeline
+from llm_bench.cost.captured_forwards import CapturedForwards
+from llm_bench.cost.rivals.in_place import InPlaceMeZO
+from llm_bench.cost.rivals.published import PublishedMeZO
+from llm_bench.cost.timing import Contestant, time_in_turns
+from llm_bench.models.loading import LanguageModel
+from llm_bench.models.shapes import build, language_loss, num_parameters, random_batch
+from llm_bench.models.tuning import Tuning, prepare, trained
+
+EXPERIMENT = "engine"
+LR, EPS = 1e-7, 1e-3
+HELENE: dict[str, Any] = {"anneal_horizon": 10_000, "batch_size": 16, "interval": 10}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the parts asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", default="opt-1.3b")
+    parser.add_argument("--batches", default="16x64,16x256")
+    parser.add_argument("--parts", default="micro,overlap,table,memory,zero,profile")
+    parser.add_argument("--rounds", type=int, default=11)
+    arguments = parser.parse_args(argv)
+    parts = arguments.parts.split(",")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with Store(arguments.out / "engine.sqlite") as store:
+        recorder = Recorder(store, arguments.model)
+        if "micro" in parts:
+            recorder.put(
+                {"part": "micro"},
+                {"kernels": kernel_timing.measure(), "cosine_error": kernel_timing.fast_cosine_error()},
+            )
+        if "overlap" in parts:
+            recorder.put({"part": "overlap"}, {"seconds": kernel_timing.overlap()})
+        for text in arguments.batches.split(","):
+            rows, length = (int(number) for number in text.split("x"))
+            for name, part in PARTS.items():
+                if name in parts:
+                    part(recorder, rows, length, arguments)
+                    clean()
+        store.export_jsonl(arguments.out / "engine.jsonl", EXPERIMENT)
+    return 0
+
+
+class Recorder:
+    """Puts results into the store, and shows them."""
+
+    def __init__(self, store: Store, model: str) -> None:
+        self.store, self.model, self.origin = store, model, provenance()
+
+    def put(self, config: dict[str, Any], result: dict[str, Any]) -> None:
+        """Keep one result under what was asked."""
+        whole = {"model": self.model, "dtype": "bfloat16", "noise": noise.NOISE_VERSION, **config}
+        self.store.put(Record.of(EXPERIMENT, whole, {"status": "reached", **result}, self.origin))
+        print(json.dumps({**config, **result}), flush=True)
+
+
+def table(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
+    """Seconds of a step of each contestant at one batch shape, and the ratios of the engine's table."""
+    batch = random_batch(rows, length)
+    base = build(arguments.model)
+    quick = length > 64
+    contestants: dict[str, Contestant] = {
+        "two forwards": Contestant(CapturedForwards(lambda: language_loss(base, batch)))
+    }
+    engines: dict[str, Engine] = {}
+
+    def engine(name: str, optimizer: Callable[[nn.Module], Any], **options: Any) -> None:
+        model = copy.deepcopy(base)
+        engines[name] = Engine(model, optimizer(model), language_loss, **options)
+        contestants[name] = Contestant(partial(engines[name].step, batch))
+
+    def mezo(model: nn.Module) -> MeZO:
+        return MeZO(model.named_parameters(), lr=LR, eps=EPS, model=model)
+
+    def helene(state_dtype: str) -> Callable[[nn.Module], Helene]:
+        return lambda m: Helene(m.named_parameters(), LR, eps=EPS, state_dtype=state_dtype, model=m, **HELENE)
+
+    engine("MeZO", mezo)
+    engine("MeZO, forwards in turns", mezo, concurrent=False)
+    engine("HELENE, bf16 state", helene("bfloat16"))
+    engine("HELENE, 8-bit state", helene("8bit"))
+    plain = mezo(copy.deepcopy(base))
+    contestants["MeZO, optimizer.step"] = Contestant(lambda: plain.step(lambda: language_loss(plain._model, batch)), 2)
+    rival = copy.deepcopy(base)
+    targets = MeZO(rival.named_parameters(), model=rival).targets
+    fused = InPlaceMeZO(targets, lambda: language_loss(rival, batch), LR, EPS)
+    contestants["rival: fused in place, captured"] = Contestant(fused.step)
+    published_model, captured_model = copy.deepcopy(base), copy.deepcopy(base)
+    published = PublishedMeZO(list(published_model.parameters()), LR, EPS)
+    contestants["rival: published MeZO"] = Contestant(
+        lambda: published.step(lambda: language_loss(published_model, batch)), 1 if quick else 2
+    )
+    replayed = CapturedForwards(lambda: language_loss(captured_model, batch), count=1)
+    again = PublishedMeZO(list(captured_model.parameters()), LR, EPS, in_place=True)
+    contestants["rival: published MeZO, captured forwards"] = Contestant(
+        lambda: again.step(replayed), 1 if quick else 2
+    )
+    for tuning in ("lora", "prefix"):
+        forwards, step = _adapted(copy.deepcopy(base), tuning, batch)
+        contestants[f"{tuning}: two forwards"], contestants[f"{tuning}: MeZO"] = forwards, step
+    results = time_in_turns(contestants, arguments.rounds)
+    for name, result in results.items():
+        modes = {"mode": engines[name].mode, "reason": engines[name].reason} if name in engines else {}
+        recorder.put({"part": "table", "rows": rows, "length": length, "contestant": name}, {**result, **modes})
+    for name, made in engines.items():
+        made.flush()
+        print(f"{name}: scratch {made.scratch_bytes / 1e6:.0f} MB", flush=True)
+    floor, ours = results["two forwards"]["median_seconds"], results["MeZO"]["median_seconds"]
+    ratios = {
+        name: r["median_seconds"] / floor for name, r in results.items() if "lora" not in name and "prefix" not in name
+    }
+    ratios |= {f"{name} / MeZO": r["median_seconds"] / ours for name, r in results.items() if name.startswith("rival")}
+    for tuning in ("lora", "prefix"):
+        ratios[tuning] = (
+            results[f"{tuning}: MeZO"]["median_seconds"] / results[f"{tuning}: two forwards"]["median_seconds"]
+        )
+    recorder.put({"part": "ratios", "rows": rows, "length": length}, {"ratios": ratios})
+
+
+def _adapted(module: Any, tuning: str, batch: dict[str, Tensor]) -> tuple[Contestant, Contestant]:
+    prepare(LanguageModel(module, None, "causal", "random", "none", (), (), 2048), Tuning(tuning))  # type: ignore[arg-type]
+    forwards = CapturedForwards(lambda: language_loss(module, batch))
+    engine = Engine(module, MeZO(trained(module), lr=1e-4, eps=1e-2, model=module), language_loss)
+    return Contestant(forwards), Contestant(lambda: engine.step(batch))
+
+
+def memory(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
+    """Peak bytes that tensors take: one captured forward, and captured steps of MeZO and HELENE."""
+    peaks = {"inference": _peak(arguments.model, rows, length, None)}
+    for name, state_dtype in (("MeZO", ""), ("HELENE, bf16 state", "bfloat16"), ("HELENE, 8-bit state", "8bit")):
+        peaks[name] = _peak(arguments.model, rows, length, state_dtype)
+    size = num_parameters(arguments.model)
+    result = {
+        "peak_bytes": peaks,
+        "MeZO / inference": peaks["MeZO"] / peaks["inference"],
+        "bytes a parameter, bf16 state": (peaks["HELENE, bf16 state"] - peaks["MeZO"]) / size,
+        "bytes a parameter, 8-bit state": (peaks["HELENE, 8-bit state"] - peaks["MeZO"]) / size,
+        "num_parameters": size,
+    }
+    recorder.put({"part": "memory", "rows": rows, "length": length}, result)
+
+
+def _peak(shape: str, rows: int, length: int, state_dtype: str | None, **options: Any) -> int:
+    """Most bytes that tensors take in captured steps from a fresh model on; of one captured forward for None."""
+    clean()
+    before = torch.cuda.memory_allocated()
+    model, batch = build(shape), random_batch(rows, length)
+    torch.cuda.reset_peak_memory_stats()
+    if state_dtype is None:
+        CapturedForwards(lambda: language_loss(model, batch), count=1)()
+    else:
+        named = model.named_parameters()
+        optimizer: Any = (
+            Helene(named, LR, state_dtype=state_dtype, model=model, **HELENE)
+            if state_dtype
+            else MeZO(named, LR, model=model)
+        )
+        engine = Engine(model, optimizer, language_loss, **options)
+        for _ in range(4):
+            engine.step(batch)
+        if engine.mode != "graph":
+            raise RuntimeError(f"the step was not captured: {engine.reason}")
+    torch.cuda.synchronize()
+    taken, held = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_reserved()
+    print(f"{state_dtype} {options}: before {before}, peak {taken}, reserved {held}", flush=True)
+    return taken
+
+
+def zero(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
+    """How many bits of theta change in 1,000 steps at learning rate 0, in bf16 and fp16."""
+    changed, losses = {}, {}
+    for dtype in (torch.bfloat16, torch.float16):
+        model = build(arguments.model, dtype)
+        batch = random_batch(rows, length)
+        kept = [p.detach().clone() for p in model.parameters()]
+        engine = Engine(model, MeZO(model.named_parameters(), lr=0.0, eps=EPS, model=model), language_loss)
+        with torch.no_grad():
+            before = language_loss(model, batch).item()
+        for _ in range(1000):
+            engine.step(batch)
+        engine.flush()
+        with torch.no_grad():
+            losses[str(dtype)] = [before, language_loss(model, batch).item()]
+        bits = [
+            (a.view(torch.int16) != b.view(torch.int16)).sum() for a, b in zip(kept, model.parameters(), strict=True)
+        ]
+        changed[str(dtype)] = int(torch.stack(bits).sum())
+        del model, kept, engine
+        clean()
+    recorder.put({"part": "zero", "rows": rows, "length": length}, {"changed_elements": changed, "losses": losses})
+
+
+def profiles(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
+    """Where the time of a step goes."""
+    batch = random_batch(rows, length)
+    base = build(arguments.model)
+    size = sum(p.numel() for p in base.parameters())
+    steppers: dict[str, Callable[[], Any]] = {"two forwards": CapturedForwards(lambda: language_loss(base, batch))}
+    for name in ("MeZO", "HELENE, bf16 state"):
+        model = copy.deepcopy(base)
+        if name.startswith("MeZO"):
+            optimizer: Any = MeZO(model.named_parameters(), LR, model=model)
+        else:
+            optimizer = Helene(model.named_parameters(), LR, state_dtype="bfloat16", model=model, **HELENE)
+        engine = Engine(model, optimizer, language_loss)
+        steppers[name] = partial(engine.step, batch)
+    for name, step in steppers.items():
+        for _ in range(4):
+            step()
+        intervals = timeline.profile(step, 10)
+        accounted = timeline.account(intervals, 10)
+        print(timeline.table(accounted, {}), flush=True)
+        result = {"account": accounted, "kernels": timeline.kernels(intervals, 10), "num_parameters": size}
+        recorder.put({"part": "profile", "rows": rows, "length": length, "contestant": name}, result)
+
+
+def clean() -> None:
+    """Give all memory back."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch._C._cuda_clearCublasWorkspaces()
+
+
+PARTS = {"table": table, "memory": memory, "zero": zero, "profile": profiles}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,293 @@
+"""Where a step's time goes, by name, beside the least that each part takes: of a run's step or of a published shape's.
+
+``helene llm profile`` shows it; ``python -m llm_bench.cost.step_profile --shape opt-1.3b`` does for a machine without
+the command. On a GPU the device's own record is read, elsewhere the host's clock around each part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from helene.lab.provenance import provenance
+from llm_bench.cost.timeline import HostTimers, account, floors, kernels, profile, table
+
+_SAMPLE = 1 << 26  # elements drawn at a time on a GPU: they take longer than the launch
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Profile the step of a shape."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="opt-1.3b", help="model with random weights")
+    parser.add_argument("--batch", default="16x64", help="rows and tokens a row")
+    parser.add_argument("--method", default="mezo,helene", help="mezo or helene (state in bfloat16)")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--json", type=Path, help="file for all numbers")
+    arguments = parser.parse_args(argv)
+    found: dict[str, Any] = {"provenance": provenance()}
+    for method in arguments.method.split(","):
+        found[method] = shape_profile(
+            arguments.shape, arguments.batch, method, arguments.dtype, arguments.device, arguments.steps
+        )
+        print(f"{arguments.shape}, {arguments.batch}, {method}\n{shown(found[method])}\n", flush=True)
+    if arguments.json is not None:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(found, indent=1))
+    return 0
+
+
+def shown(found: dict[str, Any]) -> str:
+    """A profile as text."""
+    return table(found, found["floors"])
+
+
+def shape_profile(
+    shape: str, batch: str, method: str = "mezo", dtype: str = "bfloat16", device: str = "cuda", steps: int = 20
+) -> dict[str, Any]:
+    """`step_account` of the engine's step on a model of a published shape, random weights and tokens."""
+    from helene import Helene, MeZO
+    from helene.engine import Engine
+    from llm_bench.models.loading import DTYPES
+    from llm_bench.models.shapes import build, language_loss, random_batch, rows_and_tokens
+
+    if method not in ("mezo", "helene"):
+        raise ValueError(f"method must be mezo or helene for a shape, got {method!r}; profile a run for others")
+    rows, length = rows_and_tokens(batch)
+    module, tokens = build(shape, DTYPES[dtype], device), random_batch(rows, length, device)
+    optimizer: Any
+    if method == "mezo":
+        optimizer = MeZO(module.named_parameters(), lr=1e-7, model=module)
+    else:
+        options: dict[str, Any] = {"anneal_horizon": 10_000, "batch_size": rows, "interval": 10}
+        optimizer = Helene(module.named_parameters(), 1e-7, model=module, state_dtype="bfloat16", **options)
+    timers = HostTimers()
+    loss = timers.wrap("forward", language_loss)
+    engine = Engine(module, optimizer, loss)
+    found = step_account(lambda: engine.step(tokens), optimizer, module, language_loss, tokens, timers, engine, steps)
+    return {"shape": shape, "batch": batch, "method": method, "dtype": dtype, **found}
+
+
+def run_profile(config: Any, env: Any, steps: int = 20) -> dict[str, Any]:
+    """`step_account` of a run's step; nothing of it is recorded.
+
+    Args:
+        config: A run.
+        env: Where things are.
+        steps: To look at, after some to warm up.
+
+    Returns:
+        Also ``batch_seconds``, of making a batch, and ``share_outside``, what of the step that adds.
+    """
+    from llm_bench.runs.session import session
+    from llm_bench.runs.training.checkpoint import Folder
+    from llm_bench.runs.training.loop import Training
+
+    opened = session(config, env)
+    timers, training = HostTimers(), Training(config, opened, Folder(None, ""))
+    loss, stepper = opened.loss(config), training.stepper
+    target: Any = getattr(stepper, "engine", stepper)
+    target.loss = timers.wrap("forward", loss)
+    if hasattr(target, "_setting"):
+        target._setting.loss = target.loss
+    rows = [training.stream.rows(t) for t in range(1, steps + 4)]
+    batches = [opened.batch(config, r) for r in rows]
+    turns = iter(range(1 << 30))
+
+    def make() -> None:
+        stepper.step(opened.batch(config, rows[next(turns) % len(rows)]), training._other_batch)
+
+    def ready() -> None:
+        stepper.step(batches[next(turns) % len(rows)], training._other_batch)
+
+    module, device = opened.model.module, opened.model.device
+    for _ in range(4):
+        make()
+    with_batches, without = (_seconds(call, steps, device) for call in (make, ready))
+    engine = target if hasattr(target, "_setting") else None
+    found = step_account(ready, training.optimizer, module, loss, batches[0], timers, engine, steps)
+    making = _seconds(lambda: opened.batch(config, rows[0]), steps, device)
+    outside = max(0.0, 1.0 - without / with_batches)
+    return {"method": config.method, **found, "batch_seconds": making, "share_outside": outside}
+
+
+def step_account(
+    step: Callable[[], Any],
+    optimizer: Any,
+    module: nn.Module,
+    loss: Callable[[Any, Any], Any],
+    batch: Any,
+    timers: HostTimers,
+    engine: Any = None,
+    steps: int = 20,
+) -> dict[str, Any]:
+    """Seconds of a step by part, and the floor of each.
+
+    Args:
+        step: Makes one step.
+        optimizer: Whose step it is.
+        module: The model.
+        loss: Gives the loss of module and batch, for the forwards alone.
+        batch: Of one step.
+        timers: Around the step's own loss, under the name "forward".
+        engine: Where the step is the engine's.
+        steps: To look at, after four to warm up.
+
+    Returns:
+        ``step_seconds``, ``parts``, ``kinds`` and ``accounted`` as of `llm_bench.cost.timeline.account`; ``floors``,
+        seconds by part; ``kernels``; ``mode`` of the engine.
+    """
+    device = next(module.parameters()).device
+    for _ in range(4):
+        step()
+    if device.type == "cuda":
+        intervals = profile(step, steps)
+        found = {**account(intervals, steps), "kernels": kernels(intervals, steps)}
+    else:
+        found = _host_account(step, optimizer, timers, steps)
+    if engine is not None:
+        found |= {"mode": engine.mode, "reason": engine.reason}
+    least = _floors(optimizer, module, loss, batch, engine, device)
+    return {"device": _name(device), **found, "floors": least}
+
+
+def _host_account(step: Callable[[], Any], optimizer: Any, timers: HostTimers, steps: int) -> dict[str, Any]:
+    timers.seconds.clear()
+    with _timed_parts(optimizer, timers):
+        whole = timers.wrap("host", step)
+        start = time.perf_counter()
+        for _ in range(steps):
+            whole()
+        seconds = (time.perf_counter() - start) / steps
+    parts = {name: value / steps for name, value in sorted(timers.seconds.items(), key=lambda item: -item[1])}
+    return {"step_seconds": seconds, "parts": parts, "accounted": (sum(parts.values()) - parts["host"]) / seconds}
+
+
+@contextmanager
+def _timed_parts(optimizer: Any, timers: HostTimers) -> Iterator[None]:
+    """While active, draws, copies and updates are timed under their names."""
+    from helene import noise, swap
+    from helene.engine import copies
+
+    places = [(noise, "normal", "noise"), (noise, "signs", "noise"), (noise, "words", "noise")]
+    places += [(swap, "write_perturbed", "copies"), (copies, "write_perturbed", "copies")]
+    kept = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in places]
+    for owner, attribute, name in places:
+        setattr(owner, attribute, timers.wrap(name, getattr(owner, attribute)))
+    optimizer.apply = timers.wrap("update", optimizer.apply)
+    try:
+        yield
+    finally:
+        del optimizer.apply
+        for owner, attribute, function in kept:
+            setattr(owner, attribute, function)
+
+
+def _floors(
+    optimizer: Any, module: nn.Module, loss: Callable[[Any, Any], Any], batch: Any, engine: Any, device: torch.device
+) -> dict[str, float]:
+    """The least seconds of each part: forwards at fixed weights, bytes at copy bandwidth, draws with one copy."""
+    targets = optimizer.targets
+    size, width = sum(t.tensor.numel() for t in targets), targets[0].tensor.element_size()
+    forwards = optimizer.plan().forwards
+    copied = _copied(engine, targets) if engine is not None else size
+    bandwidth = _bandwidth(device)
+    state = 2.0 * optimizer.state_bytes() / size
+    least = floors(size, copied, 0, state, bandwidth, 1.0, width)
+    least["forward"] = forwards * _forward_seconds(module, loss, batch, device, captured=engine is not None)
+    draws = (1 if device.type == "cuda" and engine is not None else 2) * copied + size
+    name = "noise" if device.type != "cuda" else "noise (within copies and update)"
+    least[name] = draws * _draw_seconds(device)
+    return least
+
+
+def _copied(engine: Any, targets: Sequence[Any]) -> int:
+    """Elements that a step of the engine copies; looked-up rows are few."""
+    shapes = list(engine._steps.shapes.values())
+    if not shapes or shapes[-1]._copies is None:
+        return sum(t.tensor.numel() for t in targets)
+    plan = shapes[-1]._copies.plan
+    owned = [i for unit in plan.units for i in unit.owned] + list(plan.resident.owned if plan.resident else ())
+    return sum(targets[i].tensor.numel() for i in owned)
+
+
+def _forward_seconds(module: Any, loss: Any, batch: Any, device: torch.device, captured: bool) -> float:
+    def forward() -> Tensor:
+        with torch.no_grad():
+            found: Tensor = loss(module, batch)
+        return found
+
+    if captured and device.type == "cuda":
+        from llm_bench.cost.captured_forwards import CapturedForwards
+
+        try:
+            graph = CapturedForwards(forward, count=2)
+            return _least(graph, 5, device) / 2
+        except RuntimeError:
+            torch.cuda.synchronize(device)  # it cannot be captured
+    return _least(forward, 5, device)
+
+
+def _bandwidth(device: torch.device) -> float:
+    """Bytes a second of a copy, read and write counted; of tensors that no cache holds."""
+    source = torch.ones(1 << (29 if device.type == "cuda" else 25), dtype=torch.uint8, device=device)
+    sink = torch.empty_like(source)
+    return 2 * source.numel() / _least(lambda: sink.copy_(source), 5, device)
+
+
+def _draw_seconds(device: torch.device) -> float:
+    """Seconds of one element of z."""
+    from helene import noise
+
+    if device.type == "cuda":
+        from helene.kernels import backend, launch
+        from helene.kernels.tiles import Piece, Tiles
+
+        theta = torch.zeros(_SAMPLE, dtype=torch.bfloat16, device=device)
+        if backend(theta).is_triton:
+            plus, control = torch.empty_like(theta), torch.tensor(launch.control_words(1, 1, 0), device=device)
+            tiles, values = Tiles([Piece(theta, 1)]), torch.tensor([1e-3, 0.0, 0.0, 0.0], device=device)
+            return _least(lambda: launch.perturb(tiles, plus, None, control, values), 5, device, 20) / _SAMPLE
+    count = 1 << 17
+    return _least(lambda: noise.normal(1, 1, 0, 1, 0, count, device), 10, device) / count
+
+
+def _seconds(call: Callable[[], Any], times: int, device: torch.device) -> float:
+    """Seconds of a call, the device waited for; the first is not counted."""
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - start) / times
+
+
+def _least(call: Callable[[], Any], times: int, device: torch.device, together: int = 1) -> float:
+    """Seconds of a call in the quickest of some samples, of several calls each: what a floor is."""
+
+    def sample() -> None:
+        for _ in range(together):
+            call()
+
+    return min(_seconds(sample, 1, device) for _ in range(times)) / together
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Rows on disk to batches of tokens."""

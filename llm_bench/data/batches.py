@@ -1,0 +1,109 @@
+"""Encoded examples to tensors: padded rows, the places whose logits are needed, and the tokens looked up there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from llm_bench.data.encode import Encoded
+
+Side = Literal["left", "right"]
+Batch = dict[str, Tensor]
+PAD_TO = 8
+COARSE_ROW, COARSE_OPTION, COARSE_SITES = 32, 64, 128  # tokens, tokens, sites of a batch
+
+
+def collate(
+    examples: Sequence[Encoded],
+    pad_id: int,
+    side: Side,
+    *,
+    labels: bool = False,
+    length: int = 0,
+    coarse: bool = False,
+    device: torch.device | str = "cpu",
+) -> Batch:
+    """One batch.
+
+    Args:
+        examples: At least one.
+        pad_id: Fills rows; masked out.
+        side: Where rows are filled up.
+        labels: Whether to add ``labels``, the first right option of each example; all must then have equally many.
+        length: Row length is at least this: one shape for all batches, so that a captured step serves them all.
+        coarse: Round all sizes up more, rows beyond 128 tokens by at most a quarter: few shapes occur, for each of
+            which a step is captured.
+        device: Where the tensors are wanted.
+
+    Returns:
+        ``input_ids`` and ``attention_mask`` (rows, time); ``site_rows`` and ``site_positions`` (sites,);
+        ``option_sites``, ``option_tokens`` (options, tokens), filled with zeros where ``option_mask`` is 0; ``labels``
+        (examples,) if asked for. All int64, but the mask of options, which is float32.
+
+    Raises:
+        ValueError: If labels are asked for and the examples differ in their number of options.
+    """
+    rows = [row for example in examples for row in example.rows]
+    longest = max(map(len, rows))
+    time = max(length, _coarse_row(longest) if coarse else multiple_of(longest, PAD_TO))
+    starts = [time - len(row) if side == "left" else 0 for row in rows]
+    ids = np.full((len(rows), time), pad_id, np.int64)
+    mask = np.zeros_like(ids)
+    for i, (row, start) in enumerate(zip(rows, starts, strict=True)):
+        ids[i, start : start + len(row)] = row
+        mask[i, start : start + len(row)] = 1
+    site_rows: list[int] = []
+    site_positions: list[int] = []
+    options: list[list[tuple[int, int]]] = []
+    first_row = 0
+    for example in examples:
+        first_site = len(site_rows)
+        for place, position in example.sites:
+            site_rows.append(first_row + place)
+            site_positions.append(starts[first_row + place] + position)
+        options += [[(first_site + site, token) for site, token in option] for option in example.options]
+        first_row += len(example.rows)
+    width = max(map(len, options))
+    if width > 1:
+        width = multiple_of(width, COARSE_OPTION if coarse else PAD_TO)
+        spare = multiple_of(len(site_rows), COARSE_SITES if coarse else PAD_TO) - len(site_rows)
+        site_rows += [0] * spare
+        site_positions += [starts[0]] * spare
+    sites, tokens = np.zeros((2, len(options), width), np.int64)
+    filled = np.zeros((len(options), width), np.float32)
+    for i, option in enumerate(options):
+        sites[i, : len(option)], tokens[i, : len(option)] = zip(*option, strict=True)
+        filled[i, : len(option)] = 1
+    batch = {
+        "input_ids": torch.from_numpy(ids),
+        "attention_mask": torch.from_numpy(mask),
+        "site_rows": torch.tensor(site_rows),
+        "site_positions": torch.tensor(site_positions),
+        "option_sites": torch.from_numpy(sites),
+        "option_tokens": torch.from_numpy(tokens),
+        "option_mask": torch.from_numpy(filled),
+    }
+    if labels:
+        counts = {len(example.options) for example in examples}
+        if len(counts) != 1:
+            raise ValueError(
+                f"examples of one batch have {sorted(counts)} options; a classification loss needs one number"
+            )
+        batch["labels"] = torch.tensor([example.gold[0] for example in examples])
+    if torch.device(device).type == "cpu":
+        return batch
+    return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in batch.items()}
+
+
+def multiple_of(size: int, of: int) -> int:
+    """The least multiple that is no smaller."""
+    return -(-size // of) * of
+
+
+def _coarse_row(size: int) -> int:
+    """The next multiple of 32, of 64 beyond 256, of 128 beyond 512 and so on."""
+    return multiple_of(size, max(COARSE_ROW, 1 << max(0, (size - 1).bit_length() - 3)))

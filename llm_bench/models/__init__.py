@@ -1,0 +1,1 @@
+"""Language models: loading, attention, what is trained, and what a step holds."""

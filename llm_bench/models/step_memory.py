@@ -1,0 +1,236 @@
+"""Bytes of a step before it runs, on a machine without the GPU.
+
+The model's own forward (and backward) runs on the meta device, where tensors have shapes and no storage, and the life
+of each is counted: what is allocated at once is then known exactly, whatever the model and the loss. Copies come from
+the plan that the engine would make, state from the optimizer's. What a GPU adds is the workspace of its matrix library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from helene import precision, storage
+from helene.directions import DEVICE_CHUNK, Target, compute_dtype
+from helene.engine.plan import Plan, trace
+from helene.engine.reasons import not_one_pair
+from helene.engine.shape import plan_of
+from helene.kernels.methods import Fused, fused
+from helene.kernels.tiles import TILE
+from helene.optimizers.base import Base
+from helene.optimizers.first import FirstOrder
+from helene.optimizers.rounding import RoundingWatch
+from helene.probe import held_by
+from helene.swap import Scratch
+from llm_bench.models.live_bytes import blocks, counting, fused_attention
+
+WORKSPACE_BYTES = 32 << 20  # of cuBLAS on Hopper, for each thread and stream that multiplies; 8 MiB before
+Loss = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Peak bytes of a step by what holds them.
+
+    Attributes:
+        weights: Parameters, buffers and the batch.
+        state: Of the optimizer.
+        scratch: Perturbed copies, and the tables of the kernels that write them.
+        gradients: Where there is a backward.
+        activations: Most that forwards, backward or an update hold at once beside all this.
+        workspace: Of the matrix library.
+    """
+
+    weights: int = 0
+    state: int = 0
+    scratch: int = 0
+    gradients: int = 0
+    activations: int = 0
+    workspace: int = 0
+
+    @property
+    def total(self) -> int:
+        """The peak."""
+        return self.weights + self.state + self.scratch + self.gradients + self.activations + self.workspace
+
+    def summary(self) -> dict[str, int]:
+        """For records."""
+        return {**self.__dict__, "total": self.total}
+
+
+def predict(
+    module: nn.Module,
+    loss: Loss,
+    batch: Any,
+    optimizer: Callable[[list[nn.Parameter]], Base] | None,
+    *,
+    engine: bool = True,
+    workspace_bytes: int = WORKSPACE_BYTES,
+) -> Prediction:
+    """Peak bytes of steps of a model.
+
+    Args:
+        module: On the meta device; parameters that require gradients are trained.
+        loss: Gives the loss of module and batch.
+        batch: On the meta device.
+        optimizer: Makes the optimizer of given parameters (it is shown one of one element); None for one forward.
+        engine: Whether one that needs no gradient runs in `helene.engine`.
+        workspace_bytes: Of the matrix library for each thread and stream.
+    """
+    tensors = [*module.parameters(), *module.buffers(), *(x for x in tree_leaves(batch) if isinstance(x, Tensor))]
+    unique = {id(t.untyped_storage()): t.untyped_storage().nbytes() for t in tensors}
+    weights = sum(blocks(size) for size in unique.values())
+    targets = [Target(p, i, name) for i, (name, p) in enumerate(_trained(module))]
+
+    def run() -> Any:
+        return loss(module, batch)
+
+    if optimizer is None:
+        return Prediction(weights, activations=_forward_peak(run, tensors), workspace=workspace_bytes)
+    like = optimizer([nn.Parameter(torch.zeros(1, dtype=targets[0].tensor.dtype))])
+    state, update = _state_bytes(like, targets), _update_peak(like, targets)
+    gradient_alone = isinstance(like, FirstOrder)
+    if gradient_alone or like.source.has_backward:
+        peak, gradients = _backward_peak(run, tensors, targets)
+        held = max(peak, gradients + update) - gradients
+        scratch = 0 if gradient_alone else _stack_bytes(module, targets, run)
+        return Prediction(weights, state, scratch, gradients, held, 2 * workspace_bytes)
+    if not engine or not_one_pair(like.plan()):
+        held = max(_forward_peak(run, tensors), update)
+        return Prediction(weights, state, _stack_bytes(module, targets, run), 0, held, workspace_bytes)
+    plan, held = _engine_peak(module, targets, run, tensors)
+    tables = 2 * sum(4 * -(-t.tensor.numel() // TILE) for t in targets)  # of the copies and of the update
+    used = 3 + any(not unit.together for unit in plan.units)  # the trace's, each lane's, a lane's on the other's stream
+    # The caller's batch beside the engine's copy of it.
+    copied = sum(blocks(x.nbytes) for x in tree_leaves(batch) if isinstance(x, Tensor))
+    scratch = blocks(plan.scratch_bytes) + tables
+    return Prediction(weights + copied, state, scratch, 0, max(held, update), used * workspace_bytes)
+
+
+def _state_bytes(like: Base, targets: list[Target]) -> int:
+    dtype = like.plan().storage[0].state_dtype
+    wide = (compute_dtype(t.tensor.dtype).itemsize for t in targets)
+    sizes = [blocks(precision.state_bytes(t.tensor.numel(), dtype, w)) for t, w in zip(targets, wide, strict=True)]
+    return len(like.state_names) * sum(sizes)
+
+
+def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+
+
+def _forward_peak(run: Callable[[], Any], tensors: list[Tensor]) -> int:
+    with torch.no_grad(), counting(tensors) as live:
+        run()
+    return live.peak
+
+
+def _backward_peak(run: Callable[[], Any], tensors: list[Tensor], targets: list[Target]) -> tuple[int, int]:
+    """Most bytes of a forward and a backward, the gradients included; bytes of these."""
+    with counting(tensors) as live, torch.enable_grad():
+        value = run()
+        found = torch.autograd.grad(value, [t.tensor for t in targets], allow_unused=True)
+    del value, found
+    return live.peak, sum(blocks(t.tensor.nbytes) for t in targets)
+
+
+def _update_peak(like: Base, targets: list[Target]) -> int:
+    """Most bytes that an update holds for itself where no kernel does without: `chunkwise.update`, twice round.
+
+    What a turn has made lives until the next one's takes its name.
+    """
+    plan = like.plan()
+    if isinstance(fused(plan, like.targets), Fused):
+        return 0
+    rule, way = plan.rules[0], plan.storage[0]
+    p = max((t.tensor for t in targets), key=lambda tensor: tensor.numel()).detach()
+    theta, span = p.reshape(-1)[:DEVICE_CHUNK], slice(0, min(DEVICE_CHUNK, p.numel()))
+    wide = compute_dtype(p.dtype)
+    stored: dict[str, Tensor] = {}
+    for name in rule.kept:
+        stored |= storage.allocate(theta, rule, name, way.state_dtype)
+    words = torch.empty(theta.numel(), dtype=torch.int32, device=p.device)
+    watch = RoundingWatch()
+    with torch.no_grad(), counting([theta, words, *stored.values()]) as live:
+        for _ in range(2):
+            old = theta.to(wide)
+            g = theta.to(wide) if isinstance(like, FirstOrder) else torch.empty_like(theta, dtype=wide)
+            state = storage.read_all(stored, rule, span, wide)
+            estimate = g * g if "curvature" in rule.kept else None
+            new, moved = rule.update(1, old, g, state, estimate)
+            for name in like.state_names:
+                value = getattr(moved, name)
+                if value is not getattr(state, name):
+                    storage.write(stored, name, span, value, words if storage.is_rounded(stored, name) else None)
+            theta.copy_(new)
+            if p.dtype != wide:
+                watch.note(old, new, theta)
+    return live.peak
+
+
+def _stack_bytes(module: nn.Module, targets: list[Target], run: Callable[[], Any]) -> int:
+    """Scratch memory of `helene.probe.Probe`: copies of the modules that are nested at one time."""
+    top = peak = 0
+    marks: list[int] = []
+    handles = []
+    for owner, owned in held_by(targets, module).items():
+        align = Scratch.ALIGNMENT
+        size = sum(-(-targets[i].tensor.nbytes // align) * align for i in owned)
+
+        def before(*_: Any, size: int = size) -> None:
+            nonlocal top, peak
+            marks.append(top)
+            top += size
+            peak = max(peak, top)
+
+        def after(*_: Any) -> None:
+            nonlocal top
+            top = marks.pop()
+
+        handles += [owner.register_forward_pre_hook(before, prepend=True), owner.register_forward_hook(after)]
+    try:
+        with torch.no_grad(), fused_attention():
+            run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return blocks(peak)
+
+
+def _engine_peak(
+    module: nn.Module, targets: list[Target], run: Callable[[], Any], tensors: list[Tensor]
+) -> tuple[Plan, int]:
+    """The engine's plan, and most bytes that its two forwards hold.
+
+    They advance in turns, unit by unit, so a forward at work stands beside what the other holds where it waits; that
+    is the same on every run.
+    """
+    with fused_attention():
+        calls = trace(module, targets, run, lambda w: isinstance(w, Tensor) and w.dim() == 2 and w.shape[1] % 4 == 0)
+    plan = plan_of(targets, calls)
+    starts = {unit.first for unit in plan.units}
+    held, peaks, position = [0], [], 0
+    with torch.no_grad(), counting(tensors) as live:
+
+        def before(*_: Any) -> None:
+            nonlocal position
+            if position in starts:
+                peaks.append(live.peak)
+                held.append(live.live)
+                live.peak = live.live
+            position += 1
+
+        handles = [m.register_forward_pre_hook(before, prepend=True) for m in {call.module for call in plan.calls}]
+        try:
+            kept = run()
+        finally:
+            for handle in handles:
+                handle.remove()
+        peaks.append(live.peak)
+        held.append(live.live)
+    del kept
+    return plan, max(peak + max(held[s], held[s + 1]) for s, peak in enumerate(peaks))

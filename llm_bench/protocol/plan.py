@@ -1,0 +1,152 @@
+"""From a preset to runs: what chooses a step size, what is judged with it, and what was chosen."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from helene.lab.store import Record
+from llm_bench.protocol.paper_tables import PaperTable
+from llm_bench.protocol.presets import TUNING_SEED, Preset
+from llm_bench.runs.config import UNTRAINED, RunConfig
+from llm_bench.runs.natural_step import SLOPES, needs_slope
+from llm_bench.runs.untrained import unsupported
+from llm_bench.tasks.task import Kind
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: a method and tuning on a task."""
+
+    kind: Kind
+    task: str
+    method: str
+    tuning: str
+
+
+def cells(preset: Preset, methods: Iterable[str] | None = None, kinds: Iterable[Kind] | None = None) -> list[Cell]:
+    """All cells of a preset, or those of some methods and kinds."""
+    wanted = set(methods) if methods is not None else None
+    found = []
+    for kind, tasks in preset.tasks.items():
+        if kinds is not None and kind not in kinds:
+            continue
+        for task in tasks:
+            for method in preset.untrained:
+                cell = Cell(kind, task, method, "full")
+                if unsupported(_config(preset, cell, "x", "cpu", {})) is None:
+                    found.append(cell)
+            found += [Cell(kind, task, m, t) for m in preset.methods for t in preset.tunings]
+    return [cell for cell in found if wanted is None or cell.method in wanted]
+
+
+def cells_of_table(preset: Preset, table: PaperTable) -> list[Cell]:
+    """The cells of a preset that a table has."""
+    return [c for c in cells(preset) if (c.method, c.tuning) in table.rows and (c.kind, c.task) in table.columns]
+
+
+def controls_beside(preset: Preset, table: PaperTable) -> list[Cell]:
+    """The untrained rows of a preset on a table's tasks that the table lacks: what its rows must beat."""
+    found = [c for c in cells(preset) if c.method in UNTRAINED and (c.kind, c.task) in table.columns]
+    return [c for c in found if (c.method, c.tuning) not in table.rows]
+
+
+def slope_run(preset: Preset, cell: Cell, model: str, device: str, **more: Any) -> RunConfig | None:
+    """What measures the size of c for the cell's natural step size, the same for all methods; None: not needed."""
+    if not needs_slope(cell.method):
+        return None
+    of = Cell(cell.kind, cell.task, "mezo", cell.tuning)
+    common = {"role": "measure", "seed": TUNING_SEED, "data_seed": _data_seed(preset, cell, TUNING_SEED), **more}
+    fixed = {"lr": preset.base_lr[cell.tuning], "steps": SLOPES, "eval_every": SLOPES, "target": None}
+    return _config(preset, of, model, device, {**common, **fixed})
+
+
+def tuning_runs(
+    preset: Preset,
+    cell: Cell,
+    model: str,
+    device: str,
+    denominator: float = 1.0,
+    below: int = 0,
+    above: int = 0,
+    **more: Any,
+) -> list[RunConfig]:
+    """The runs that choose the cell's step size; none for an untrained one. No test row is looked at.
+
+    See `Preset.step_sizes` for ``denominator``, ``below`` and ``above``.
+    """
+    if cell.method in UNTRAINED:
+        return []
+    sizes = preset.step_sizes(cell.method, cell.tuning, denominator, below, above)
+    common = {"role": "tune", "seed": TUNING_SEED, "data_seed": _data_seed(preset, cell, TUNING_SEED), **more}
+    return [_config(preset, cell, model, device, {**common, "lr": lr}) for lr in sizes]
+
+
+def test_runs(preset: Preset, cell: Cell, model: str, device: str, lr: float | None, **more: Any) -> list[RunConfig]:
+    """The runs that are judged: with the chosen step size, on seeds that did not choose it."""
+    if cell.method in UNTRAINED:
+        seeds = preset.seeds[cell.kind]
+        # Only few-shot splits and demonstrations differ by seed.
+        once = cell.kind == "causal" and cell.method != "icl"
+        chosen = seeds[:1] if once else seeds
+        return [
+            _config(preset, cell, model, device, {"data_seed": _data_seed(preset, cell, s, icl=True)}) for s in chosen
+        ]
+    return [
+        _config(
+            preset,
+            cell,
+            model,
+            device,
+            {"lr": lr, "seed": seed, "data_seed": _data_seed(preset, cell, seed), "role": "test", **more},
+        )
+        for seed in preset.seeds[cell.kind]
+    ]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A step size chosen on dev.
+
+    Attributes:
+        lr: The step size, or None where no run of the grid ended with a dev metric.
+        edge: Whether it is the smallest or the largest of the grid: the best may lie outside.
+        tried: (step size, dev metric, dev loss, status) of each run of the grid, smallest first.
+    """
+
+    lr: float | None
+    edge: bool
+    tried: tuple[tuple[float, float | None, float | None, str], ...]
+
+
+def choose(records: Sequence[Record]) -> Choice:
+    """The step size with the best mean dev metric over the tuning seeds; of equal ones the lower dev loss."""
+    by_size: dict[float, list[Mapping[str, Any]]] = {}
+    for record in records:
+        by_size.setdefault(record.config["lr"], []).append(record.result)
+    tried = []
+    for lr in sorted(by_size):
+        devs = [result["dev"] for result in by_size[lr] if result.get("dev")]
+        known = devs and len(devs) == len(by_size[lr])
+        metric = statistics.fmean(d["metric"] or 0.0 for d in devs) if known else None
+        loss = statistics.fmean(d["loss"] for d in devs) if known else None
+        tried.append((lr, metric, loss, by_size[lr][0]["status"]))
+    usable = [(metric, -loss, lr) for lr, metric, loss, _ in tried if metric is not None and loss is not None]
+    if not usable:
+        return Choice(None, False, tuple(tried))
+    lr = max(usable)[2]
+    return Choice(lr, lr in (tried[0][0], tried[-1][0]), tuple(tried))
+
+
+def _data_seed(preset: Preset, cell: Cell, seed: int, icl: bool = False) -> int:
+    few = cell.kind == "masked" and preset.k is not None
+    return seed if few or (icl and cell.method == "icl") else 0
+
+
+def _config(preset: Preset, cell: Cell, model: str, device: str, more: Mapping[str, Any]) -> RunConfig:
+    base = preset.settings(cell.kind, cell.task, cell.method, cell.tuning)
+    if cell.method not in UNTRAINED and "lr" not in more:
+        more = {**more, "lr": preset.step_sizes(cell.method, cell.tuning)[0]}
+    return RunConfig(**{"model": model, "device": device, **base, **more})

@@ -1,0 +1,78 @@
+"""A bench made of what a store has: to draw its runs where their models and data are not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from helene.lab.store import Record
+from llm_bench.protocol.execute import Bench
+from llm_bench.protocol.presets import Preset
+from llm_bench.runs.config import UNTRAINED, RunConfig
+from llm_bench.runs.environment import Environment
+from llm_bench.tasks.task import Kind
+
+_SPLIT = ("kind", "task", "data_seed", "k", "num_train", "num_dev", "num_test")
+
+
+@dataclass(frozen=True)
+class RecordedBench(Bench):
+    """A bench that knows fingerprints from records, in place of models and data. It makes no run.
+
+    Attributes:
+        fingerprints: Of each model, by its name and kind.
+        rows: Fingerprint of each split, by what it was drawn with.
+    """
+
+    fingerprints: Mapping[Any, str] = field(default_factory=dict)
+    rows: Mapping[Any, str] = field(default_factory=dict)
+
+    def _found_here(self, config: RunConfig) -> RunConfig:
+        model, split = self.fingerprints.get((config.model, config.kind), ""), _split(dataclasses.asdict(config))
+        return dataclasses.replace(config, fingerprint=model, rows=self.rows.get(split, ""))
+
+
+def recorded(preset: Preset, records: Sequence[Record]) -> RecordedBench:
+    """The bench on which a preset's records were made.
+
+    Args:
+        preset: The preset.
+        records: All of one store.
+
+    Raises:
+        ValueError: If there are none, or they are of several models of one kind, data sets or settings, so that the
+            reader must say which are meant.
+    """
+    configs = [record.config for record in records]
+    if not configs:
+        raise ValueError(
+            f"the store has no run of preset {preset.name}; merge some, or give --model and --data to name runs"
+        )
+    models: dict[Kind, str] = {}
+    fingerprints: dict[Any, str] = {}
+    for kind in dict.fromkeys(config["kind"] for config in configs):
+        of_kind = {(c["model"], c["fingerprint"]) for c in configs if c["kind"] == kind}
+        name, fingerprint = _only(of_kind, f"{kind} models")
+        models[kind], fingerprints[name, kind] = name, fingerprint
+    rows = {
+        split: _only({c["rows"] for c in configs if _split(c) == split}, "data sets") for split in map(_split, configs)
+    }
+    trained = [c for c in configs if c["method"] not in UNTRAINED and c["role"] != "measure"] or configs
+    device, best = _only({(c["device"], c["best"]) for c in trained}, "settings")
+    more = {"engine": any(c["engine"] for c in trained), "best": best}
+    return RecordedBench(preset, models, Environment(""), device, more, fingerprints, rows)
+
+
+def _split(config: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(config[name] for name in _SPLIT)
+
+
+def _only(found: Iterable[Any], what: str) -> Any:
+    one, *others = sorted(found)
+    if others:
+        raise ValueError(
+            f"the store has runs of several {what}: {one} and {others[0]}; give --model, --data and --device to choose"
+        )
+    return one

@@ -1,0 +1,61 @@
+"""What stands behind each number of a table: the grid of step sizes, seeds, records, config and command."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from helene.lab import pages
+from llm_bench.protocol.execute import Measured
+from llm_bench.protocol.plan import choose
+from llm_bench.report.tables import Table, anchor, label
+from llm_bench.runs.config import from_dict, to_toml
+
+
+def cells_section(table: Table, command: str) -> pages.Section:
+    """The cells that have runs, those under way too."""
+    body: list[Markup | str] = [
+        pages.paragraph(
+            "Step sizes were chosen on dev with a seed of their own, the same number for every method and a few more "
+            "where the best one lay at an end; test rows were looked at once, by the runs below."
+        )
+    ]
+    for cell, (what, _) in table.items():
+        title = f"{label(cell.method, cell.tuning)} on {cell.task} ({cell.kind})"
+        inside = [*_tuning_part(what), *_tests_part(what)]
+        if inside:
+            body += [pages.subtitle(title, anchor(cell)), pages.details(f"runs of {title}", inside)]
+    body.append(pages.paragraph(f"Remake all: `{command}`"))
+    return pages.Section("Cells", body, "cells")
+
+
+def _tuning_part(what: Measured) -> list[Markup | str]:
+    if not what.tried:
+        return []
+    tried = [[lr, metric, loss, pages.badge(status)] for lr, metric, loss, status in choose(what.tried).tried]
+    made = sum(record.result.get("forwards") or 0 for record in what.tuning)
+    open_still = " No test run is there yet." if what.left and not what.tests else ""
+    return [
+        pages.table(["step size", "dev metric", "dev loss", "ended"], tried),
+        pages.paragraph(f"{len(tried)} step sizes, {made:,} forwards of tuning.{open_still}"),
+    ]
+
+
+def _tests_part(what: Measured) -> list[Markup | str]:
+    if not what.tests:
+        return []
+    seeds = [
+        [
+            r.config["seed"],
+            r.config["data_seed"],
+            100 * r.result["test"]["metric"] if r.result.get("test") else None,
+            r.result.get("best_step"),
+            pages.badge(r.result["status"]),
+            r.key,
+        ]
+        for r in what.tests
+    ]
+    return [
+        pages.table(["seed of z", "seed of data", "test", "best step", "ended", "record"], seeds),
+        pages.paragraph("Config of the first run (`helene llm run --config FILE`):"),
+        pages.code_block(to_toml(from_dict(what.tests[0].config))),
+    ]

@@ -1,0 +1,162 @@
+"""Figures from records: curves, performance profiles, and the paper's comparisons of methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from helene.lab import pages
+from helene.lab.store import Record
+from llm_bench.protocol.plan import Cell
+from llm_bench.report.tables import CONTROLS, Table, label
+
+if TYPE_CHECKING:
+    from helene.lab.drawing import Drawing
+
+# Which methods each figure of the paper compares.
+FIGURES = {
+    "curves": ("mezo", "helene"),
+    "newton": ("helene", "zo-sophia", "zo-newton", "mezo"),
+    "optimizers": ("mezo", "zo-adam", "zo-adamw", "zo-lion", "helene"),
+    "ablation": (
+        "mezo",
+        "zo-sgd-mmt",
+        "helene-no-momentum",
+        "helene-no-anneal",
+        "helene-no-curvature",
+        "helene-scalar-h",
+        "helene-corrected",
+        "helene",
+    ),
+    "curvature": ("mezo", "helene", "helene-own-batch", "helene-backprop", "helene-no-curvature"),
+    "floor": ("mezo", "helene-floor-0.9", "helene", "helene-floor-2", "helene-floor-3"),
+}
+TITLES = {
+    "curves": "Curves of MeZO and HELENE",
+    "newton": "HELENE, Sophia and Newton",
+    "optimizers": "Validation losses of zeroth-order optimizers",
+    "ablation": "HELENE's parts, one changed at a time",
+    "curvature": "Where HELENE's curvature comes from",
+    "floor": "HELENE's floor",
+}
+
+
+def curves(table: Table, kind: str, task: str, axis: str, value: str) -> Drawing | None:
+    """One line a method: the median over seeds at each look, with the range of the seeds; None without runs.
+
+    Args:
+        table: From `llm_bench.report.tables.collect`.
+        kind: Of the column.
+        task: Of the column.
+        axis: ``step``, ``forwards`` or ``training_seconds``.
+        value: ``dev_metric``, ``dev_loss`` or ``train_loss``.
+    """
+    from helene.lab.figures import Line, line_figure
+
+    lines = []
+    for cell, (what, _) in _trained(table):
+        if (cell.kind, cell.task) != (kind, task):
+            continue
+        stacked = _stacked(what.tests, axis, value)
+        if stacked is None:
+            continue
+        x, rows = stacked
+        band = (rows.min(axis=0).tolist(), rows.max(axis=0).tolist()) if len(rows) > 1 else None
+        lines.append(Line(label(cell.method, cell.tuning), x, np.median(rows, axis=0).tolist(), band))
+    if not lines:
+        return None
+    names = {"step": "steps", "forwards": "forwards", "training_seconds": "seconds of training"}
+    return line_figure(lines, xlabel=names[axis], ylabel=value.replace("_", " "), title=f"{task} ({kind})")
+
+
+def _trained(table: Table) -> list[tuple[Cell, Any]]:
+    """Cells that train, MeZO and HELENE first, so that they have the same colours in all figures."""
+    first = ("mezo", "helene")
+    cells = [item for item in table.items() if item[0].method not in CONTROLS]
+    return sorted(cells, key=lambda item: first.index(item[0].method) if item[0].method in first else len(first))
+
+
+def _stacked(records: Sequence[Record], axis: str, value: str) -> tuple[list[float], Any] | None:
+    found = [record.result["curve"] for record in records if record.result.get("curve")]
+    if not found:
+        return None
+    places = min(len(curve["step"]) for curve in found)
+    keep = [i for i in range(places) if all(curve[value][i] is not None for curve in found)]
+    if len(keep) < 2:
+        return None
+    x = [float(np.median([curve[axis][i] for curve in found])) for i in keep]
+    return x, np.array([[curve[value][i] for i in keep] for curve in found])
+
+
+def profile(table: Table, cost: str = "forwards") -> Drawing | None:
+    """Share of workloads (task and seed) that a method solves within a factor of the best method's cost.
+
+    AlgoPerf's performance profile; a miss is never within any factor. None with fewer than two methods.
+    """
+    from helene.lab.figures import Line, line_figure
+
+    costs: dict[str, dict[Any, float]] = {}
+    for cell, (what, _) in _trained(table):
+        for record in what.tests:
+            target = record.result.get("target")
+            if target:
+                work = (cell.kind, cell.task, record.config["data_seed"], record.config["seed"])
+                costs.setdefault(label(cell.method, cell.tuning), {})[work] = target[cost] or 1
+    if len(costs) < 2:
+        return None
+    workloads = set.intersection(*(set(c) for c in costs.values()))
+    best = {work: min(c[work] for c in costs.values()) for work in workloads}
+    if not workloads or all(math.isinf(value) for value in best.values()):
+        return None
+    factors = np.geomspace(1, 20, 60).tolist()
+    lines = []
+    for name, by_work in costs.items():
+        ratios = [by_work[w] / best[w] if math.isfinite(best[w]) else math.inf for w in workloads]
+        lines.append(Line(name, factors, [sum(r <= f * (1 + 1e-9) for r in ratios) / len(ratios) for f in factors]))
+    return line_figure(
+        lines, xlabel=f"{cost} to the target, over the best method's", ylabel="share of workloads", xlog=True
+    )
+
+
+def section(table: Table, what: str = "curves") -> pages.Section:
+    """All figures of a table: dev metric over forwards, dev loss over steps, the profile."""
+    body: list[Any] = []
+    for kind, task in dict.fromkeys((cell.kind, cell.task) for cell in table):
+        for axis, value, caption in (
+            (
+                "forwards",
+                "dev_metric",
+                "Dev metric over forwards: median over seeds, the band from the lowest to the highest.",
+            ),
+            ("step", "dev_loss", "Dev loss over steps."),
+        ):
+            drawing = curves(table, kind, task, axis, value)
+            if drawing is not None:
+                body.append(pages.figure(drawing, f"{task} ({kind}). {caption}"))
+    drawing = profile(table)
+    if drawing is not None:
+        body.append(
+            pages.figure(drawing, "Performance profile: the share of task and seed pairs solved within a factor.")
+        )
+    missing: dict[str, list[str]] = {}
+    for cell, (known, _) in _trained(table):
+        if not any(record.result.get("curve") for record in known.tests):
+            missing.setdefault(label(cell.method, cell.tuning), []).append(f"{cell.task} ({cell.kind})")
+    if body and missing:
+        named = [f"{name} on {', '.join(tasks)}" for name, tasks in sorted(missing.items())]
+        body.insert(0, pages.paragraph(f"Without a test run, so not drawn: {'; '.join(named)}."))
+    return pages.Section(TITLES[what], body or [pages.paragraph("No run with a curve is there yet.")], "figures")
+
+
+def figure_cells(cells: Sequence[Cell], name: str) -> list[Cell]:
+    """The cells that a figure shows.
+
+    Raises:
+        ValueError: If there is no such figure.
+    """
+    if name not in FIGURES:
+        raise ValueError(f"there is no figure {name!r}; there are {', '.join(FIGURES)}")
+    return [cell for cell in cells if cell.method in FIGURES[name]]

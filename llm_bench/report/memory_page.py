@@ -1,0 +1,142 @@
+"""The paper's paragraph on memory: its gigabytes, what each way to tune takes, and what was predicted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from helene.lab import pages
+from helene.lab.store import Record
+from llm_bench.cost.memory_row import NOT_TRIED, ROWS
+from llm_bench.protocol.paper_tables import MEMORY
+from llm_bench.report.tables import CONTROLS, label, write_leaf
+
+# The paper gives OPT-1.3B's numbers; the others are from MeZO's appendix (MultiRC, about 400 tokens), as remembered.
+PRINTED = {
+    "opt-1.3b": MEMORY,
+    "opt-2.7b": {"mezo": 7.0, "zero-shot": 7.0, "ft-prefix": 29.0, "ft-full": 55.0},
+    "opt-6.7b": {"mezo": 14.0, "zero-shot": 14.0, "ft-prefix": 46.0, "ft-full": 156.0},
+    "opt-13b": {"mezo": 26.0, "zero-shot": 26.0, "ft-prefix": 158.0, "ft-full": 316.0},
+}
+LIMIT = 0.05  # that a prediction may be off
+_PARTS = ("weights", "state", "scratch", "gradients", "activations", "workspace")
+
+
+def write(out: Path, shapes: Sequence[Record], runs: Sequence[Record], command: str, provenance: Any) -> Path:
+    """Write ``out/llm/table-memory.html``; returns it.
+
+    Args:
+        out: Folder of the reports.
+        shapes: Records of `llm_bench.cost.memory_sweep`.
+        runs: Records of training runs, whose peaks are listed too.
+        command: What remakes the page.
+        provenance: Of the page.
+    """
+    tried = {_place(r) for r in shapes if r.config["device"] != "none"}
+    shapes = [r for r in shapes if r.config["device"] != "none" or _place(r) not in tried]
+    sections = [_batch_section(batch, shapes) for batch in dict.fromkeys(r.config["batch"] for r in shapes)]
+    if runs:
+        sections.append(_runs_section(runs))
+    text = pages.render_page(
+        title="Memory", answer=_answer(shapes), sections=sections, command=command, provenance=provenance
+    )
+    return write_leaf(out, "table-memory", text, title="Memory", answer=_answer(shapes), command=command)
+
+
+def _answer(records: Sequence[Record]) -> str:
+    measured = [(abs(_off(r) or 0.0), r) for r in records if r.result["peak_bytes"]]
+    if not measured:
+        return f"No peak has been measured, {len(records)} are predicted: only a CUDA device's allocator keeps count."
+    worst, record = max(measured, key=lambda item: item[0])
+    full = sum(r.result["status"] == "out_of_memory" for r in records)
+    broken = sum(r.result["status"] == "error" for r in records)
+    within = sum(off <= LIMIT for off, _ in measured)
+    return (
+        f"{len(measured)} peaks were measured on one {record.config['device']}, {within} within {LIMIT:.0%} of what "
+        f"was predicted; the furthest is {worst:.1%} off ({record.config['name']}, {record.config['model']}, "
+        f"{record.config['batch']}). {full} do not fit the card."
+        + (f" {broken} ended with an error." if broken else "")
+    )
+
+
+def _place(record: Record) -> tuple[str, ...]:
+    return tuple(record.config[name] for name in ("name", "model", "batch"))
+
+
+def _off(record: Record) -> float | None:
+    peak = record.result["peak_bytes"]
+    return peak / record.result["predicted_bytes"]["total"] - 1.0 if peak else None
+
+
+def _batch_section(batch: str, records: Sequence[Record]) -> pages.Section:
+    here = [r for r in records if r.config["batch"] == batch]
+    order = {name: i for i, name in enumerate(PRINTED)}
+    here.sort(key=lambda r: (order.get(r.config["model"], len(order)), _row_order(r.config["name"])))
+    body = []
+    for model, device in dict.fromkeys((r.config["model"], r.config["device"]) for r in here):
+        rows = [_line(r) for r in here if (r.config["model"], r.config["device"]) == (model, device)]
+        headers = ["", "paper", "measured", "predicted", "off", "reserved", *_PARTS]
+        body += [
+            pages.subtitle(_heading(model, device), f"{batch}-{_heading(model, device)}".replace(" ", "-")),
+            pages.table(headers, rows),
+        ]
+    count, length = batch.split("x")
+    rows_of = "row" if count == "1" else "rows"
+    note = (
+        f"GB (10⁹ bytes), {count} {rows_of} of {length} tokens, language-model loss at every place. Measured: most "
+        "bytes that the allocator had given to tensors in four steps, in a fresh process, loaded weights among them; "
+        "reserved: what it had taken from the card. Forward-only rows are steps of the captured engine. Predicted "
+        "without a GPU by `llm_bench/models/step_memory.py`; the columns behind say what of. "
+        "FT rows hold Adam's state in float32. "
+        "A row that is predicted to need more than the card has is not tried. The paper says three times MeZO's memory "
+        "for HELENE; its own 14 and 4 GB are 3.5 times. Its numbers are for OPT-1.3B; those of larger models are from "
+        "MeZO's appendix."
+    )
+    return pages.Section(f"Batches of {batch}", [pages.paragraph(note), *body], f"batch-{batch}")
+
+
+def _heading(model: str, device: str) -> str:
+    return model if device == "none" else f"{model} on {device}"
+
+
+def _row_order(name: str) -> int:
+    names = [row.name for row in ROWS]
+    return names.index(name) if name in names else len(names)
+
+
+def _line(record: Record) -> list[Any]:
+    config, result = record.config, record.result
+    predicted, off = result["predicted_bytes"], _off(record)
+    peak, reserved = result["peak_bytes"], result.get("reserved_bytes")
+    shown: Any = peak / 1e9 if peak else None
+    if result["status"] in ("out_of_memory", "error"):
+        untried = str(result.get("message", "")).startswith(NOT_TRIED)
+        shown = pages.badge(result["status"], NOT_TRIED if untried else "")
+    printed = PRINTED.get(config["model"], {}).get(config["printed"])
+    parts = [predicted[name] / 1e9 or None for name in _PARTS]
+    return [
+        config["name"],
+        printed,
+        shown,
+        predicted["total"] / 1e9,
+        f"{off:+.1%}" if off is not None else None,
+        reserved / 1e9 if reserved else None,
+        *parts,
+    ]
+
+
+def _runs_section(records: Sequence[Record]) -> pages.Section:
+    """Highest peaks of the runs of each model and method."""
+    peaks: dict[tuple[str, str, str], list[int | None]] = {}
+    for record in records:
+        config = record.config
+        phase = "evaluation" if config["method"] in CONTROLS else "step"
+        found = (record.result.get("peak_bytes") or {}).get(phase)
+        peaks.setdefault((config["model"], config["method"], config["tuning"]), []).append(found)
+    rows = [
+        [model, label(method, tuning), max((p for p in found if p), default=0) / 1e9 or None]
+        for (model, method, tuning), found in sorted(peaks.items())
+    ]
+    note = "Peaks that the training runs of the store recorded: of steps, of evaluation where nothing is trained."
+    return pages.Section("Runs", [pages.paragraph(note), pages.table(["model", "method", "peak, GB"], rows)])

@@ -1,0 +1,171 @@
+"""How forgiving a method's step size is, from the runs that chose it: nothing is run for this.
+
+``python -m llm_bench.report.sensitivity RECORDS.jsonl ... --write docs/choosing.md`` remakes the table of that page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helene.lab.store import Record, read_jsonl
+from llm_bench.protocol.presets import BASE_LR, PRESETS
+from llm_bench.runs import methods, natural_step
+
+WORKS = 0.9  # a step size works where dev loss falls by at least this share of what it falls by at the best one
+LOST = ("diverged", "non_finite")
+BEGIN, END = "<!-- sensitivity: begin -->", "<!-- sensitivity: end -->"
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Of one method on one task.
+
+    Attributes:
+        method: Its name, with ``tuning``, ``kind``, ``task``, ``model`` and ``steps`` as in the runs.
+        sizes: Number of step sizes tried.
+        best: The step size with the lowest dev loss, ``loss`` and ``metric`` there.
+        edge: Whether that is the smallest or the largest tried.
+        width: Largest over smallest step size that works, see `WORKS`.
+        lost: Share of the step sizes that diverged.
+        start: Dev loss before training.
+        untuned: The method's natural step size, if it is one of those tried, and its dev loss.
+    """
+
+    method: str
+    tuning: str
+    kind: str
+    task: str
+    model: str
+    steps: int
+    sizes: int
+    best: float
+    loss: float
+    metric: float | None
+    edge: bool
+    width: float
+    lost: float
+    start: float
+    untuned: tuple[float, float] | None
+
+
+def sensitivity(records: Sequence[Record]) -> Sensitivity | None:
+    """Of the tuning runs of one method on one task (what was measured before them may be among them), or None."""
+    runs = sorted((r for r in records if r.config["role"] == "tune"), key=lambda r: r.config["lr"])
+    known = [r for r in runs if (r.result.get("dev") or {}).get("loss") is not None]
+    if not known:
+        return None
+    best = min(known, key=lambda r: r.result["dev"]["loss"])
+    loss = best.result["dev"]["loss"]
+    start = best.result["curve"]["dev_loss"][0]
+    works = [r.config["lr"] for r in known if start - r.result["dev"]["loss"] >= WORKS * (start - loss)]
+    usual = natural_size(records)
+    there = [r for r in known if usual is not None and math.isclose(r.config["lr"], usual, rel_tol=0.02)]
+    config = best.config
+    return Sensitivity(
+        config["method"],
+        config["tuning"],
+        config["kind"],
+        config["task"],
+        config["model"],
+        config["steps"],
+        len(runs),
+        config["lr"],
+        loss,
+        best.result["dev"]["metric"],
+        best in (runs[0], runs[-1]),
+        max(works) / min(works),
+        sum(r.result["status"] in LOST for r in runs) / len(runs),
+        start,
+        (there[0].config["lr"], there[0].result["dev"]["loss"]) if there else None,
+    )
+
+
+def natural_size(records: Sequence[Record]) -> float | None:
+    """The step size that the method would be given untuned; None where it needs c and that was not measured."""
+    run = next(r for r in records if r.config["role"] == "tune")
+    preset = PRESETS.get(run.experiment.removeprefix("llm/"))
+    base = (preset.base_lr if preset else BASE_LR)[run.config["tuning"]]
+    method = run.config["method"]
+    slopes = [r.result["slope"] for r in records if r.result.get("slope")]
+    if natural_step.needs_slope(method) and not slopes:
+        return None
+    divisor = natural_step.denominator(method, slopes[0] if slopes else {}, run.config["batch_size"])
+    return base * methods.get_method(method).lr_ratio * divisor
+
+
+def grouped(records: Iterable[Record]) -> list[Sensitivity]:
+    """One for each method, task, model and number of steps in the records, measured slopes given to all they serve."""
+    runs: dict[tuple[Any, ...], list[Record]] = {}
+    slopes: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        role = record.config.get("role")
+        where = tuple(record.config.get(n) for n in ("model", "fingerprint", "kind", "task", "tuning", "rows"))
+        if role == "measure":
+            slopes.setdefault((record.experiment, *where), []).append(record)
+        elif role == "tune" and record.config["method"] in methods.METHODS:
+            key = (record.experiment, *where, record.config["steps"], record.config["method"])
+            runs.setdefault(key, []).append(record)
+    found = []
+    for key, some in runs.items():
+        told = sensitivity([*some, *slopes.get(key[:-2], [])])
+        if told is not None:
+            found.append(told)
+    order = list(methods.METHODS)
+    return sorted(found, key=lambda s: (s.kind, s.task, -s.steps, s.model, order.index(s.method), s.tuning))
+
+
+def markdown(found: Sequence[Sensitivity]) -> str:
+    """A table for a page of text."""
+    headers = ["task, model, steps", "method", "best of", "dev there", "works over a factor of", "diverged", "untuned"]
+    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
+    for s in found:
+        label = methods.get_method(s.method).label + ("" if s.tuning == "full" else f" ({s.tuning})")
+        metric = "" if s.metric is None else f"{s.metric:.3f}, "
+        untuned = "–" if s.untuned is None else f"{s.untuned[0]:.1e}: loss {s.untuned[1]:.3f}"
+        edge = ", at the edge" if s.edge else ""
+        cells = [f"{s.task} ({s.kind}), {s.model}, {s.steps}", label, f"{s.best:.1e} of {s.sizes}{edge}"]
+        cells += [f"{metric}loss {s.loss:.3f} from {s.start:.3f}", f"{s.width:.0f}", f"{s.lost:.0%}", untuned]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def put(text: str, table: str) -> str:
+    """The text with the table between the marks.
+
+    Raises:
+        ValueError: If the marks are not there, once each and in order.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end or BEGIN in after:
+        raise ValueError(f"the page must hold {BEGIN} and, after it, {END}, once each")
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table, or put it into a page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", type=Path, nargs="+", help="exported records")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table between the page's marks")
+    arguments = parser.parse_args(argv)
+    unique = {(r.experiment, r.key): r for path in arguments.records for r in read_jsonl(path)}
+    table = markdown(grouped(unique.values()))
+    if arguments.write is None:
+        print(table)
+        return 0
+    try:
+        arguments.write.write_text(put(arguments.write.read_text(encoding="utf-8"), table), encoding="utf-8")
+    except (OSError, ValueError) as err:
+        print(f"{arguments.write}: {err}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

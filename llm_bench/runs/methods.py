@@ -1,0 +1,179 @@
+"""The methods by name: which optimizer class, and what the runs must tell it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row's optimizer.
+
+    Attributes:
+        name: As in configs and commands.
+        label: As on pages; the paper's name where it has one.
+        cls: Name of the class in `helene.optimizers`.
+        fixed: Hyper-parameters that make it this method.
+        needs_batch_size: Whether B of A-GNB must be given.
+        needs_horizon: Whether Anneal's T must be given: the run's steps, unless ``fixed`` has it.
+        lr_ratio: Its natural step size over MeZO's, by which a common grid is moved: 1 − beta1 for a heavy ball, whose
+            momentum sums 1 / (1 − beta1) gradients.
+    """
+
+    name: str
+    label: str
+    cls: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    needs_batch_size: bool = False
+    needs_horizon: bool = False
+    lr_ratio: float = 1.0
+
+
+def _helene(name: str, label: str, lr_ratio: float = 0.1, **fixed: Any) -> Method:
+    return Method(name, label, "Helene", fixed, fixed.get("curvature") != "none", True, lr_ratio)
+
+
+_ALL = (
+    Method("mezo", "MeZO", "MeZO"),
+    _helene("helene", "HELENE"),
+    Method("zo-sgd-mmt", "ZO-SGD-MMT", "ZOMomentum", lr_ratio=0.1),
+    Method("zo-sgd-cons", "ZO-SGD-Cons", "ZOConservative"),
+    Method("zo-sgd-sign", "ZO-SGD-Sign", "ZOSign", lr_ratio=3.0),
+    Method("zo-scalar-sign", "ZO-SGD, sign of the scalar", "ZOScalarSign"),
+    Method("zo-adam", "ZO-Adam", "ZOAdam", lr_ratio=3.0),
+    Method("zo-adamw", "ZO-AdamW", "ZOAdamW", lr_ratio=3.0),
+    Method("zo-lion", "ZO-Lion", "ZOLion"),
+    Method("zo-sophia", "ZO-Sophia", "ZOSophia", needs_batch_size=True),
+    Method("zo-newton", "ZO-Newton", "ZONewton", needs_batch_size=True),
+    Method("forward-grad", "Forward-Grad", "ForwardGrad"),
+    Method("hizoo", "HiZOO", "HiZOO"),
+    Method("fzoo", "FZOO", "FZOO", lr_ratio=50.0),
+    Method("ft-adam", "FT (Adam)", "Adam", lr_ratio=10.0),
+    Method("fo-sgd", "FO-SGD", "SGD", lr_ratio=1000.0),
+    Method("fo-adamw", "AdamW", "AdamW", lr_ratio=10.0),
+    Method("fo-lion", "Lion", "Lion", lr_ratio=1.0),
+    # HELENE's parts, one left out or changed at a time, and what a gain must not be explained by.
+    _helene("helene-no-curvature", "HELENE, h = 0 (floor alone)", curvature="none"),
+    _helene("helene-no-anneal", "HELENE without anneal", anneal_horizon=math.inf),
+    _helene("helene-no-momentum", "HELENE without momentum", beta1=0.0, lr_ratio=1.0),
+    _helene("helene-corrected", "HELENE, h bias-corrected", bias_correction=True),
+    _helene("helene-own-batch", "HELENE, h from a pair of its own", curvature="spsa_own_batch"),
+    _helene("helene-backprop", "HELENE, h by backward (Algorithm 2)", curvature="backprop"),
+    _helene("helene-floor-0.9", "HELENE, floor 0.9", floor=0.9),
+    _helene("helene-floor-2", "HELENE, floor 2", floor=2.0),
+    _helene("helene-floor-3", "HELENE, floor 3", floor=3.0),
+    _helene("helene-scalar-h", "HELENE, one h a layer (its largest)", floor="quantile:1"),
+)
+METHODS: Mapping[str, Method] = {method.name: method for method in _ALL}
+
+
+def get_method(name: str) -> Method:
+    """The method of that name.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if name not in METHODS:
+        raise ValueError(f"there is no method {name!r}; there are {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+def is_first_order(name: str) -> bool:
+    """Whether the method needs gradients."""
+    from helene.optimizers.first import FirstOrder
+
+    return issubclass(_class(get_method(name)), FirstOrder)
+
+
+def takes_eps(name: str) -> bool:
+    """Whether the method probes at a radius."""
+    from helene.plan import names
+
+    return "eps" in names(_class(get_method(name)).PROBING)
+
+
+def captured(name: str) -> bool:
+    """Whether the engine captures its steps: one pair of losses, and no batch or backward of the curvature's own."""
+    from helene.engine.reasons import not_one_pair
+
+    return not not_one_pair(_toy(name, {}).plan())
+
+
+def forwards(name: str, hyper: Mapping[str, Any]) -> Callable[[int], int]:
+    """How many forwards the method makes at a step (the first is 1), a backward counted as two.
+
+    Args:
+        name: Of the method.
+        hyper: Hyper-parameters over the method's own.
+
+    Raises:
+        ValueError: If it depends on the number of layers.
+    """
+    if hyper.get("direction_per_layer"):
+        raise ValueError("forwards with direction_per_layer depend on the model's layers; leave it out of hyper here")
+    told = {key: value for key, value in hyper.items() if key != "model"}
+    return cast(Callable[[int], int], _toy(name, told).forwards_at)
+
+
+def _toy(name: str, hyper: Mapping[str, Any]) -> Any:
+    """The method over two numbers, to be asked how it steps."""
+    return build(name, nn.Linear(1, 1), {"lr": 1e-3, **hyper}, seed=0, batch_size=1, steps=1)
+
+
+def build(name: str, module: nn.Module, hyper: Mapping[str, Any], *, seed: int, batch_size: int, steps: int) -> Any:
+    """The optimizer of a run, each block of the model a layer.
+
+    Args:
+        name: Of the method.
+        module: Parameters that require gradients are trained.
+        hyper: Hyper-parameters, ``lr`` among them; they win over the method's own.
+        seed: Of the directions.
+        batch_size: Examples of a minibatch.
+        steps: Of the run.
+
+    Raises:
+        ValueError: If a hyper-parameter is unknown or out of range.
+    """
+    from helene.layers import layer_groups
+
+    method = get_method(name)
+    arguments = {**method.fixed, **hyper}
+    if method.needs_batch_size:
+        arguments.setdefault("batch_size", batch_size)
+    if method.needs_horizon:
+        arguments.setdefault("anneal_horizon", steps)
+    if isinstance(arguments.get("floor"), str):
+        arguments["floor"] = floor_rule(arguments["floor"])
+    if not is_first_order(name):
+        arguments.setdefault("model", module)
+    try:
+        return _class(method)(layer_groups(module), seed=seed, **arguments)
+    except TypeError as err:
+        raise ValueError(f"method {name!r}: {err}") from err
+
+
+def floor_rule(text: str) -> Any:
+    """A rule of `helene.floors` from its name and number, such as ``quantile:0.9``, ``mean:1`` or ``radius:0.1``.
+
+    Raises:
+        ValueError: If there is no such rule, or no number.
+    """
+    from helene import floors
+
+    rules = {"quantile": floors.QuantileFloor, "mean": floors.MeanFloor, "radius": floors.RadiusFloor}
+    name, _, value = text.partition(":")
+    try:
+        return rules[name](float(value))
+    except (KeyError, ValueError) as err:
+        raise ValueError(f"floor must be a number or one of {', '.join(rules)} with a number, got {text!r}") from err
+
+
+def _class(method: Method) -> type:
+    from helene import optimizers
+
+    return getattr(optimizers, method.cls)

@@ -1,0 +1,116 @@
+"""One training step, captured where the engine is there, plain otherwise; forwards are counted here."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from llm_bench.data.batches import Batch
+from llm_bench.runs import methods
+
+Loss = Callable[[Any, Batch], Tensor]
+# Sources of curvature that look at a minibatch of their own.
+OWN_BATCH = ("spsa_own_batch", "sampled_labels")
+
+
+class Stepper(Protocol):
+    """Makes steps.
+
+    Attributes:
+        forwards: Made so far, a backward counted as two; may be set, to go on after an interruption.
+    """
+
+    forwards: int
+
+    def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
+        """One update; returns the loss on its device. ``other`` makes a second minibatch for methods that need one."""
+
+    def settle(self) -> None:
+        """Wait for what is under way, so that state and trajectory are those of the last step.
+
+        Raises:
+            FloatingPointError: If a loss was not finite.
+        """
+
+    def made(self) -> list[dict[str, Any]]:
+        """How many ``steps`` were made in which ``mode`` and for what ``reason``, since the last resumption."""
+
+
+class PlainStepper:
+    """``optimizer.step(closure)``."""
+
+    def __init__(self, module: Any, optimizer: Any, loss: Loss, first_order: bool) -> None:
+        self.module, self.optimizer, self.loss, self.first_order = module, optimizer, loss, first_order
+        self.forwards, self._steps = 0, 0
+        self._source = optimizer.param_groups[0].get("curvature")
+
+    def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
+        """See `Stepper`."""
+        next_step = self.optimizer.param_groups[0]["step"] + 1
+        if self._source in OWN_BATCH:
+            value = self.optimizer.step(lambda: self.loss(self.module, batch), lambda: self.loss(self.module, other()))
+        else:
+            value = self.optimizer.step(lambda: self.loss(self.module, batch))
+        self.forwards += self.optimizer.forwards_at(next_step)
+        self._steps += 1
+        return value
+
+    def settle(self) -> None:
+        """See `Stepper`."""
+
+    def made(self) -> list[dict[str, Any]]:
+        """See `Stepper`."""
+        return [{"mode": "plain", "reason": "no engine was asked for", "steps": self._steps}]
+
+
+class EngineStepper:
+    """``Engine(model, optimizer, loss).step(batch)``: two forwards and the update replayed from a graph."""
+
+    def __init__(self, module: Any, optimizer: Any, loss: Loss) -> None:
+        self.optimizer, self.forwards = optimizer, 0
+        self._made: Counter[tuple[str, str]] = Counter()
+        self.engine = importlib.import_module("helene.engine").Engine(module, optimizer, loss)
+
+    def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
+        """See `Stepper`."""
+        next_step = self.optimizer.param_groups[0]["step"] + 1
+        value = self.engine.step(batch)
+        self.forwards += self.optimizer.forwards_at(next_step)
+        self._made[self.engine.mode, self.engine.reason] += 1
+        return value
+
+    def settle(self) -> None:
+        """See `Stepper`."""
+        self.engine.flush()
+
+    def made(self) -> list[dict[str, Any]]:
+        """See `Stepper`."""
+        return [{"mode": mode, "reason": reason, "steps": n} for (mode, reason), n in sorted(self._made.items())]
+
+
+def engine_available() -> bool:
+    """Whether steps can be captured here."""
+    return torch.cuda.is_available() and importlib.util.find_spec("helene.engine") is not None
+
+
+def make_stepper(module: Any, optimizer: Any, loss: Loss, method: str, *, engine: bool) -> Stepper:
+    """The stepper of a run.
+
+    Raises:
+        ValueError: If the engine is asked for and is not there, or the method has no captured step.
+    """
+    first_order = methods.is_first_order(method)
+    if not engine:
+        return PlainStepper(module, optimizer, loss, first_order)
+    if not engine_available():
+        raise ValueError("engine = true needs a CUDA device and helene.engine; set engine = false")
+    reason = importlib.import_module("helene.engine.reasons").not_one_pair(optimizer.plan())
+    if reason:
+        raise ValueError(f"{method} has no captured step ({reason}); set engine = false")
+    return EngineStepper(module, optimizer, loss)

@@ -1,0 +1,106 @@
+"""The figures of the report: two cuts through the grid for each family and start. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from helene.lab.figures import Drawing, ScalingSeries, scaling_figure
+from synthetic.analysis.results import FAMILIES
+from synthetic.analysis.verdicts import Analysed
+from synthetic.design import FIRST_ORDER
+
+Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
+_DRAWN = ("helene", "mezo", "per_layer", "heavy_ball", *FIRST_ORDER)
+_SETTINGS = ("k ", "beta")  # variants that differ from the plain method in one setting alone
+
+
+def pictures_of(analysed: Sequence[Analysed]) -> Pictures:
+    """All cuts of all families and starts."""
+    out: Pictures = {}
+    for family, start in dict.fromkeys((a.series.family, a.series.start) for a in analysed):
+        rows = [a for a in analysed if (a.series.family, a.series.start) == (family, start) and not a.series.borrowed]
+        rows = [a for a in rows if a.series.method in _DRAWN and not a.series.variant.startswith(_SETTINGS)]
+        zeroth = [a for a in rows if a.series.method not in FIRST_ORDER]
+        first = [a for a in rows if a.series.method in FIRST_ORDER]
+        title = FAMILIES.get(family, family)
+        drawn = [(f"zeroth-{name}", d, c) for name, d, c in _cuts(zeroth, f"{title}: losses only")]
+        drawn += [(f"first-{name}", d, c) for name, d, c in _cuts(first, f"{title}: gradients or Hessians")]
+        if drawn:
+            out[family, start] = drawn
+    return out
+
+
+def _cuts(rows: Sequence[Analysed], title: str) -> list[tuple[str, Drawing, str]]:
+    """Figures of a family and start: steps against n at one width, and against the width at one n.
+
+    Args:
+        rows: The methods to draw.
+        title: Of the figures.
+
+    Returns:
+        (name, drawing, caption) of each cut that has three places or more; one figure against the layers' width where d
+        never varies.
+    """
+    cells = {(c.n, c.max_d, c.d) for a in rows for c in a.series.cells}
+    out = []
+    for axis, held in (("n", "w"), ("w", "n")):
+        level = _best_level(cells, held)
+        if level is None:
+            continue
+        drawn = [s for a in rows if (s := _series(a, axis, held, level)) is not None]
+        if drawn:
+            what = "number of layers n" if axis == "n" else "width w"
+            other = f"w = {level}" if axis == "n" else f"n = {level}"
+            slope = "beta" if axis == "n" else "alpha + beta"
+            caption = (
+                f"Steps to target against the {what} at {other}: medians, seeds (dots) and the law fitted to the whole "
+                f"grid, d < 64 included, so that its exponents are not those of the conclusions (d >= 64). "
+                f"The slope here is {slope}; dashed: what theory predicts for the control. Below: local slopes."
+            )
+            out.append((f"{axis}-cut", scaling_figure(drawn, xlabel=f"{what} ({other})", title=title), caption))
+    return out
+
+
+def _best_level(cells: set[tuple[int, int, int]], held: str) -> int | None:
+    """The value of the held axis with most places along the other one, the middle one of several; None below three."""
+    at = 1 if held == "w" else 0
+    counts: dict[int, int] = {}
+    for cell in cells:
+        counts[cell[at]] = counts.get(cell[at], 0) + 1
+    most = max(counts.values(), default=0)
+    best = sorted(level for level, count in counts.items() if count == most)
+    return best[len(best) // 2] if most >= 3 else None
+
+
+def _series(a: Analysed, axis: str, held: str, level: int) -> ScalingSeries | None:
+    series = a.series
+    columns = {name: np.array(values) for name, values in series.columns.items()}
+    keep = np.flatnonzero(columns[held] == level)
+    if keep.size < 3:
+        return None
+    keep = keep[np.argsort(columns[axis][keep])]
+    here = {name: values[keep] for name, values in columns.items()}
+    law, weights = a.fits["all"].law, {"d": 1.0} if axis == "n" else {"max_d": 1.0, "d": 1.0}
+    predicted = None
+    if a.control is not None and "d" in a.control.predicted:
+        predicted = sum(a.control.predicted.get(name, 0.0) for name in weights)
+    usable = law is not None and "d" in law.exponents
+    band = law.band(here) if usable and law is not None else None
+    return ScalingSeries(
+        label=series.label,
+        x=here[axis].tolist(),
+        samples=[[max(s, 1.0) for s in series.cells[i].steps] for i in keep],
+        caps=[series.cells[i].cap for i in keep],
+        fitted=law.predict(here).tolist() if usable and law is not None else [],
+        band=(band[0].tolist(), band[1].tolist()) if band is not None else None,
+        slope=_rounded(law.combination(weights)) if usable and law is not None else None,
+        predicted_slope=None if predicted is None else round(predicted, 2),
+    )
+
+
+def _rounded(slope: tuple[float, float, float]) -> tuple[float, float, float]:
+    """To two places, so that no zero reads -0.00."""
+    value, low, high = (round(v, 2) + 0.0 for v in slope)
+    return value, low, high

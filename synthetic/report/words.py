@@ -1,0 +1,34 @@
+"""Numbers, names and groups as the sections of the page write them. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from helene.lab.pages import two_places
+from synthetic.analysis.exponents import Fit
+from synthetic.analysis.verdicts import Analysed
+
+
+def by_family(analysed: Sequence[Analysed]) -> list[tuple[str, list[Analysed]]]:
+    """The series of each family, in their order."""
+    names = dict.fromkeys(a.series.family for a in analysed)
+    return [(name, [a for a in analysed if a.series.family == name]) for name in names]
+
+
+def unbroken(label: str) -> str:
+    """A label that breaks only before its variant."""
+    return label.replace(" ", "\N{NO-BREAK SPACE}").replace("\N{NO-BREAK SPACE}(", " (")
+
+
+def exponent(fit: Fit, name: str) -> str | None:
+    """An exponent with its interval, for people."""
+    found = fit.exponent(name)
+    if found is None:
+        return "d is fixed" if fit.fixed_d and name == "d" else None
+    return spread(found)
+
+
+def spread(found: tuple[float, float, float]) -> str:
+    """``value [low, high]`` to two places."""
+    value, low, high = map(two_places, found)
+    return f"{value} [{low}, {high}]".replace(" ", "\N{NO-BREAK SPACE}")

@@ -1,0 +1,79 @@
+"""The report on scaling: page, summary, exponents and figures in ``OUT/scaling``. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from helene.lab.pages import write_index, write_summary, write_text
+from helene.lab.records import Record
+from synthetic.analysis.results import collect
+from synthetic.analysis.verdicts import analyse
+from synthetic.design import Design
+from synthetic.report.answers import answer, conclusions
+from synthetic.report.export import exponents_csv, summary_of
+from synthetic.report.lines import lines_of
+from synthetic.report.page import TITLE, page_of
+from synthetic.report.pictures import pictures_of
+from synthetic.report.runs import write_runs
+
+PART = "scaling"
+
+
+def write_report(
+    out: Path, design: Design, records: Iterable[Record], command: str, provenance: Mapping[str, Any]
+) -> tuple[str, bool]:
+    """Write everything under ``out/scaling`` and the index page.
+
+    Args:
+        out: The folder of the reports.
+        design: The preset that was run.
+        records: Its records; missing and failed cells are left out and counted.
+        command: What remakes the report.
+        provenance: Of this run.
+
+    Returns:
+        The answer, and whether every control passed and no cell is missing.
+
+    Raises:
+        ValueError: If a file cannot be written.
+    """
+    records = list(records)
+    failed = [r for r in records if r.failed]
+    analysed = analyse(collect(design, records))
+    sentence, pictures = answer(analysed), pictures_of(analysed)
+    folder = Path(out) / PART
+    for (family, start), drawings in pictures.items():
+        for name, drawing, _ in drawings:
+            drawing.save(folder / "figures", f"{family}-{start}-{name}")
+    page = page_of(
+        folder,
+        design,
+        analysed,
+        conclusions(analysed),
+        pictures,
+        answer=sentence,
+        failed=failed,
+        command=command,
+        provenance=provenance,
+    )
+    write_text(folder / "index.html", page)
+    write_text(folder / "exponents.csv", exponents_csv(analysed))
+    write_text(folder / "series.jsonl", lines_of(analysed, provenance))
+    write_runs(folder / "runs.parquet", analysed)
+    write_summary(
+        out,
+        PART,
+        title=TITLE,
+        answer=sentence,
+        command=command,
+        preset=design.name,
+        failed=[{"key": r.key, "message": r.result.get("message", "")} for r in failed],
+        provenance=dict(provenance),
+        run_seconds=sum(float(r.result.get("run_seconds", 0.0)) for r in records),
+        **summary_of(analysed),
+    )
+    write_index(out)
+    sound = all(a.verdict != "broken_instrument" for a in analysed) and not failed
+    return sentence, sound

@@ -1,0 +1,87 @@
+"""The contract: a case on a path agrees with plain torch, or the path refuses it by name."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from tests.paths import paths, workers
+from tests.paths.agree import Verdict, differences, judge, refusal
+from tests.paths.cases import Case, Run
+
+TO_THE_BIT = tuple(paths.IN_PROCESS)
+INTERPRETED = tuple(paths.IN_INTERPRETER)
+RANKED = "ranks", "sharded"
+ON_GPU = "gpu-torch", "gpu-kernels", "gpu-graph", "gpu-deferred", "gpu-mixed"
+PATHS = (*TO_THE_BIT, *INTERPRETED, *RANKED)
+SHARE_OF_KERNELS, SHARE_OF_RANKS = 2.0**-20, 2.0**-50
+
+_kept: OrderedDict[str, Run] = OrderedDict()
+
+
+def kept(key: str, make: Callable[[], Run]) -> Run:
+    """A run that is made once."""
+    if key not in _kept:
+        _kept[key] = make()
+        if len(_kept) > 3000:
+            _kept.popitem(last=False)
+    return _kept[key]
+
+
+def reference(case: Case) -> Run:
+    return kept(repr(case), lambda: paths.torch_path(case))
+
+
+def twins(case: Case, path: str) -> list[Run] | None:
+    """What bounds a path's rounding; None where it must agree to the bit."""
+    if path in TO_THE_BIT:
+        return None
+    size = SHARE_OF_RANKS if path in RANKED else SHARE_OF_KERNELS
+    return [kept(f"{size * sign} {case!r}", lambda s=sign: paths.twin(case, s * size)) for sign in (1.0, -1.0)]
+
+
+def run(case: Case, path: str) -> Run:
+    if path == "torch":
+        return reference(case)
+    if path in TO_THE_BIT:
+        return paths.IN_PROCESS[path](case)
+    if path in INTERPRETED:
+        return workers.interpreted(path, case)
+    if path in RANKED:
+        return workers.ranked(path, case)
+    return ON_A_GPU[path](case)
+
+
+ON_A_GPU: dict[str, Callable[[Case], Run]] = {
+    "gpu-torch": lambda case: paths.quietly_torch(case, "cuda"),
+    "gpu-kernels": lambda case: paths.drive(case, device="cuda"),
+    "gpu-graph": lambda case: paths.engine_path(case, "cuda", **paths.RING),
+    "gpu-deferred": lambda case: paths.engine_path(case, "cuda", deferred=True, **paths.RING),
+    "gpu-mixed": lambda case: paths.engine_path(case, "cuda", deferred=True, mixed=True),
+}
+
+
+def check(case: Case, path: str) -> Verdict:
+    """The verdict on one configuration on one path."""
+    expected = reference(case)
+    if path == "torch":
+        return refusal(case, expected.refused) if expected.refused else Verdict("agreed")
+    got = run(case, path)
+    bounds = None if expected.refused or got.refused else twins(case, path)
+    if bounds and any(t.refused for t in bounds):
+        return Verdict("elsewhere", "whether it diverges is a matter of rounding")
+    return judge(case, expected, got, bounds)
+
+
+def matters(case: Case, without: Case, path: str = "kernels") -> Verdict:
+    """Whether an option shows: two cases that differ in it differ by more than the path's rounding may hide, 4 times.
+
+    A path that left the option out would then make the other case's run, and be found.
+    """
+    first, second = reference(case), reference(without)
+    if first.refused:
+        return refusal(case, first.refused)
+    if second.refused:
+        return Verdict("agreed", "it cannot be left out")
+    found = differences(first, second, twins(case, path), 4.0)
+    return Verdict("agreed", found[0]) if found else Verdict("disagreed", "it changes nothing")

@@ -1,0 +1,82 @@
+"""Two small models, computed in float64 whatever their parameters are: what differs between paths is then the paths'.
+
+"tied" has an embedding that is also the head, and a parameter that the model reads outside of a module's forward;
+"odd" has two parameters, of sizes that are no multiple of anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+VOCABULARY, ROWS, LENGTH = 40, 4, 5
+
+
+class Dense(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.double(), None if self.bias is None else self.bias.double())
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.first = nn.Embedding(VOCABULARY, 8), Dense(8, 5)
+        self.second, self.scale = Dense(5, 8, bias=False), nn.Parameter(torch.ones(8))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids).double()
+        x = x + self.second(torch.tanh(self.first(x)))
+        return F.linear(x * self.scale.double(), self.embed.weight.double())
+
+
+class Odd(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.gain = Dense(VOCABULARY, 7, bias=False), nn.Parameter(torch.ones(7))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return torch.tanh(self.mix(F.one_hot(ids, VOCABULARY).double())) * self.gain.double()
+
+
+LAYERS = {
+    "tied": (("embed",), ("first", "second"), ("scale",)),
+    "odd": (("mix",), ("gain",)),
+}
+
+
+def make(name: str, dtype: torch.dtype, device: str = "cpu") -> nn.Module:
+    """A model, the same at every call."""
+    generator = torch.Generator().manual_seed(7)
+    model = {"tied": Tied, "odd": Odd}[name]()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator) * (0.5 if p.dim() > 1 else 0.2) + (p.dim() == 1) * 0.5)
+    return model.to(device, dtype)
+
+
+def batch_of(step: int, own: int = 0, device: str = "cpu") -> dict[str, Tensor]:
+    """The minibatch of a step; ``own`` is 1 for the curvature's."""
+    generator = torch.Generator().manual_seed(2 * step + own)
+    ids, labels = torch.randint(0, VOCABULARY, (2, ROWS, LENGTH), generator=generator)
+    return {"ids": ids.to(device), "labels": labels.to(device)}
+
+
+def share(batch: dict[str, Tensor], rank: int) -> dict[str, Tensor]:
+    """A rank's half of a minibatch."""
+    return {name: value[ROWS // 2 * rank : ROWS // 2 * (rank + 1)] for name, value in batch.items()}
+
+
+def loss(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    out = model(batch["ids"])
+    return F.cross_entropy(out.flatten(0, 1), batch["labels"].flatten() % out.shape[-1])
+
+
+def curvature_closure(source: str, model: Any, batch: dict[str, Tensor]) -> Callable[[], Tensor] | None:
+    """What a source of curvature is evaluated on, if it has a minibatch of its own."""
+    if source == "sampled_labels":
+        return lambda: model(batch["ids"]).flatten(0, 1)
+    return (lambda: loss(model, batch)) if source == "spsa_own_batch" else None

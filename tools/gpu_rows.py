@@ -1,0 +1,265 @@
+"""Real rows on the GPUs of one machine, in pieces of minutes: ``python -m tools.gpu_rows``.
+
+Made for a machine that is given for minutes at a time, without a network, and takes files piece by piece. Each call
+takes what was carried into its keeping folder (`tools.packed_models` says what that may be); once all is there it makes
+the models and goes on with the rows where the last call stopped. What was measured is exported after each run. With
+``--cards N`` there is a process a GPU, which takes the next cell as it comes free.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shutil
+import sys
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from helene.lab.store import Record, Store, StoreError
+from llm_bench.protocol.execute import Bench, execute
+from llm_bench.protocol.plan import Cell, cells
+from llm_bench.protocol.presets import get_preset
+from llm_bench.runs import methods
+from llm_bench.runs.config import UNTRAINED
+from llm_bench.runs.environment import environment
+from llm_bench.runs.training.stepper import engine_available
+from llm_bench.tasks.task import Kind
+from tools.packed_models import Recipe
+from tools.side_by_side import Claims, side_by_side
+
+# Of most value first: what a call has no time for is the least.
+ROWS = (
+    "small/causal/sst2/mezo,helene,zero-shot,bias-only,linear-probe,icl",
+    "small/masked/sst2/zero-shot,bias-only,linear-probe,mezo,helene",
+    "small/causal/copa/zero-shot,icl,mezo,helene",
+    "parts/causal/sst2",
+    *(f"brief/causal/{task}" for task in ("squad", "rte", "boolq")),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one call; returns 0 also when runs are left or it was interrupted, 1 where a cell cannot be run."""
+    arguments = _arguments(argv)
+    end = time.monotonic() + 60 * arguments.minutes
+    recipe = _recipe(arguments)
+    recipe.keep.mkdir(parents=True, exist_ok=True)
+    if arguments.carried is not None:
+        recipe.take(arguments.carried)
+    wanted = [(name, cell) for word in arguments.rows for name, found in [cells_of(word)] for cell in found]
+    models = Models(arguments, recipe)
+    kinds = list(dict.fromkeys(cell.kind for _, cell in wanted))
+    if not any(models.folder(kind) for kind in kinds):  # the others when their rows come
+        there = sorted(path.name for path in recipe.keep.iterdir() if not path.name.startswith("runs.sqlite"))
+        print(f"carried so far: {', '.join(there)}; more must come before runs begin")
+        return 0
+    with Store(recipe.keep / "runs.sqlite") as store:
+        for path in arguments.resume:
+            resume(path, store)
+        known = {record.key for record in store.records()} if arguments.resume else set()
+        try:
+            if arguments.cards > 1:
+                for kind in kinds:
+                    models.folder(kind)
+                return _on_cards(arguments, models, store, end)
+            return _rows(arguments, models, wanted, store, end, known)
+        except KeyboardInterrupt:
+            print("interrupted: the run under way is lost, those before it are exported", flush=True)
+            return 0
+        finally:
+            export(store, arguments.out, known)
+
+
+class Models:
+    """The models of a call: those given, and those that can be made of what was carried.
+
+    Args:
+        arguments: Of the call.
+        recipe: What models are made of.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.names: dict[Kind, str] = {"causal": arguments.causal_name, "masked": arguments.masked_name}
+        self.folders: dict[str, Path] = {}
+        for word in arguments.model:
+            kind, _, folder = word.partition("=")
+            self.folders[kind] = Path(folder)
+
+    def folder(self, kind: Kind) -> Path | None:
+        """Where the model of a kind is; made now, where that is possible and needed."""
+        if kind not in self.folders and (made := self.recipe.make(kind)) is not None:
+            self.folders[kind] = made
+        return self.folders.get(kind)
+
+
+def _rows(
+    arguments: argparse.Namespace,
+    models: Models,
+    wanted: Sequence[tuple[str, Cell]],
+    store: Store,
+    end: float,
+    known: Collection[str],
+) -> int:
+    device = "cuda" if arguments.device.startswith("cuda") else "cpu"
+    more: dict[str, Any] = {"best": "copy"}  # a replay would take longer than the copy it saves
+    if device == "cuda" and engine_available():
+        more["engine"] = True
+    missing, impossible, claims = 0, 0, Claims(arguments.claims)
+    for name, cell in wanted:
+        if not claims.take(f"{name}/{cell.kind}/{cell.task}/{cell.method}"):
+            continue
+        folder = models.folder(cell.kind)
+        if folder is None:
+            missing += 1
+            continue
+        # No work folder: a run takes half a minute, less than saving it would.
+        called = models.names[cell.kind]
+        more_of = {"device": arguments.device, "pretrained": not arguments.random_models}
+        env = environment(arguments.data, models={called: str(folder)}, **more_of)
+        try:
+            missing += execute(
+                Bench(get_preset(name), {cell.kind: called}, env, device, more),
+                [cell],
+                store,
+                minutes=max(0.0, (end - time.monotonic()) / 60),
+                progress=False,
+                say=_say,
+                after=lambda records: _after(store, arguments.out, known, records),
+            )
+        except (ValueError, FileNotFoundError) as err:  # a class with too few rows, no data: others can still be run
+            impossible += 1
+            _say(f"{name}/{cell.kind}/{cell.task}/{cell.method} cannot be run: {err}")
+    _say(f"{missing} runs left" if missing else f"all {'other ' if impossible else ''}runs are there")
+    return int(impossible > 0)
+
+
+def _on_cards(arguments: argparse.Namespace, models: Models, store: Store, end: float) -> int:
+    """A call a card; what they have measured is put together at the end. Returns 1 where one failed."""
+    keep, out = arguments.keep, arguments.out
+    export(store, keep / "known")
+    shutil.rmtree(keep / "claims", ignore_errors=True)
+    words = ["--data", str(arguments.data), "--minutes", str((end - time.monotonic()) / 60)]
+    words += [
+        "--resume",
+        str(keep / "known"),
+        "--device",
+        arguments.device,
+        "--claims",
+        str(keep / "claims"),
+        "--rows",
+        *arguments.rows,
+    ]
+    words += ["--causal-name", arguments.causal_name, "--masked-name", arguments.masked_name]
+    words += [word for kind, folder in models.folders.items() for word in ("--model", f"{kind}={folder}")]
+    words += ["--random-models"] if arguments.random_models else []
+    cards = [f"card-{card}" for card in range(arguments.cards)]
+    command = [sys.executable, "-m", "tools.gpu_rows", *words]
+    failed = side_by_side([[*command, "--keep", str(keep / card), "--out", str(out / card)] for card in cards])
+    for card in cards:
+        if (keep / card / "runs.sqlite").is_file():
+            store.merge(keep / card / "runs.sqlite")
+        shutil.rmtree(out / card, ignore_errors=True)
+    return 1 if failed else 0
+
+
+def cells_of(word: str) -> tuple[str, list[Cell]]:
+    """Preset and cells of ``PRESET/KIND/TASK[/METHOD,METHOD]``; the methods in the order given, else the preset's.
+
+    Raises:
+        ValueError: If there is no such preset, kind, task or method.
+    """
+    name, kind, task, *rest = word.split("/")
+    preset = get_preset(name)
+    chosen = rest[0].split(",") if rest else [*preset.untrained, *preset.methods]
+    for method in chosen:
+        if method not in UNTRAINED:
+            methods.get_method(method)
+    preset = dataclasses.replace(
+        preset,
+        tasks={kind: (task,)},  # type: ignore[dict-item]
+        untrained=tuple(m for m in chosen if m in UNTRAINED),
+        methods=tuple(m for m in chosen if m not in UNTRAINED),
+    )
+    return name, sorted(cells(preset), key=lambda cell: chosen.index(cell.method))
+
+
+def resume(path: Path, store: Store) -> None:
+    """Take over the records of a file, where there is one, so that their runs are not made again."""
+    if path.is_dir():
+        for file in sorted(path.glob("*.jsonl")):
+            resume(file, store)
+    elif path.is_file():
+        store.merge(path)
+        print(f"{path.name}: {len(store)} records are there now", flush=True)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _after(store: Store, out: Path, known: Collection[str], records: Sequence[Record]) -> None:
+    """Export at once: nobody knows whether this call will see its end."""
+    export(store, out, known)
+    for record in records:
+        _say(line(record))
+
+
+def line(record: Record) -> str:
+    """A run in one line."""
+    config, result = record.config, record.result
+    words = [config["task"], config["method"], config["role"], f"lr {config['lr']}", f"seed {config['seed']}"]
+    words.append(str(result["status"]))
+    for name in ("dev", "test"):
+        if result.get(name):
+            words.append(f"{name} {result[name]['metric']:.3f} loss {result[name]['loss']:.3f}")
+    words += [str(result.get("message", ""))[:80], f"{result.get('run_seconds', 0.0):.1f} s"]
+    return " | ".join(words)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--carried", type=Path, help="folder that this call brought")
+    parser.add_argument("--keep", type=Path, required=True, help="folder outside the checkout that stays between calls")
+    parser.add_argument("--data", type=Path, required=True, help="the data folder")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the exported records")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of this call")
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), help="PRESET/KIND/TASK[/METHOD,...], first come first")
+    parser.add_argument("--cards", type=int, default=1, help="GPUs to use at one time")
+    parser.add_argument("--claims", type=Path, help="folder in which calls side by side note the cells that they take")
+    parser.add_argument("--resume", type=Path, nargs="+", default=[], help="exported records that stand")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--parts", type=int, default=5, help="number of parts of the GGUF file")
+    parser.add_argument("--sha256", help="of the GGUF file")
+    parser.add_argument("--masked-parts", type=int, default=2, help="number of parts of the encoder's tar file")
+    parser.add_argument("--causal-name", default="gemma", help="of the causal model in the records")
+    parser.add_argument("--masked-name", default="MiniLM-L6 with an MLM head trained here")
+    parser.add_argument("--head-steps", type=int, default=4000)
+    parser.add_argument("--head-seconds", type=float, default=240.0)
+    parser.add_argument("--model", action="append", default=[], metavar="KIND=DIR", help="a folder that is ready")
+    parser.add_argument("--random-models", action="store_true", help="models need not know English (tests)")
+    return parser.parse_args(argv)
+
+
+def _recipe(arguments: argparse.Namespace) -> Recipe:
+    names = ("keep", "data", "device", "parts", "sha256", "masked_parts", "head_steps", "head_seconds")
+    return Recipe(**{name: getattr(arguments, name) for name in names})
+
+
+def export(store: Store, out: Path, known: Collection[str] = ()) -> None:
+    """One file a preset and task, so that none passes the size of a committed file; none where all keys are known."""
+    out.mkdir(parents=True, exist_ok=True)
+    new = (record for record in store.records() if record.key not in known)
+    found = {(record.experiment, record.config["kind"], record.config["task"]) for record in new}
+    for name, kind, task in sorted(found):
+        try:
+            store.export_jsonl(
+                out / f"{name.removeprefix('llm/')}-{kind}-{task}.jsonl", name, {"kind": kind, "task": task}
+            )
+        except StoreError as err:
+            print(f"{name} {kind} {task}: {err}", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
