@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from helene.files import check_apart
+
 RECORDS = Path(__file__).parent / "records"
 COMMAND = "python -m llm_bench.claims"
 SPEED = ("SPEED-20x", "SPEED-10x", "SPEED-2x")
@@ -24,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=Path, default=RECORDS / "rows" / "small-causal-sst2.jsonl")
     parser.add_argument("--out", type=Path, default=RECORDS / "claims.jsonl")
     arguments = parser.parse_args(argv)
+    check_apart(arguments.out, arguments.rows)
     arguments.out.write_text(claims(arguments.rows.read_text(encoding="utf-8").splitlines()), encoding="utf-8")
     return 0
 

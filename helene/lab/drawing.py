@@ -19,6 +19,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from helene.files import write_bytes, write_text
+
 # Okabe and Ito's palette, its blue and green lightened and its yellow left out, so that each stands out on white and
 # on near-black. Markers and dashes differ too: nothing is told by colour alone.
 PALETTE = ("#1f7fc4", "#d55e00", "#0f9d74", "#c2689a", "#c98a00", "#56a9d6", "#8c6bd1", "#808080")
@@ -80,10 +82,13 @@ class Drawing:
     alt: str
 
     def save(self, folder: Path, name: str) -> None:
-        """Write ``name.svg`` and ``name.png`` into the folder, which is made when missing."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.svg").write_text(self.svg + "\n", encoding="utf-8")
-        (folder / f"{name}.png").write_bytes(self.png)
+        """Write ``name.svg`` and ``name.png`` into the folder, which is made when missing; each appears whole.
+
+        Raises:
+            OSError: If one cannot be written; it says where and what to do.
+        """
+        write_text(folder / f"{name}.svg", self.svg + "\n")
+        write_bytes(folder / f"{name}.png", self.png)
 
 
 @contextmanager

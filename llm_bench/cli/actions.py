@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from helene.files import check_apart
 from llm_bench.cli import arguments as given
 
 _RUN = "llm/run"  # the experiment of runs that are made one by one
@@ -235,6 +236,8 @@ def profile(arguments: argparse.Namespace) -> int:
     from llm_bench.cost import step_profile
     from llm_bench.models.loading import check_device
 
+    if arguments.json is not None:
+        check_apart(arguments.json, getattr(arguments, "config", None))
     if arguments.shape:
         check_device(arguments.device)
         dtype = "bfloat16" if given.device_kind(arguments) == "cuda" else "float32"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helene.files import check_apart
 from helene.lab.store import Record, read_jsonl
 from llm_bench.protocol.presets import BASE_LR, PRESETS
 from llm_bench.runs import methods, natural_step
@@ -154,6 +155,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("records", type=Path, nargs="+", help="exported records")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table between the page's marks")
     arguments = parser.parse_args(argv)
+    if arguments.write is not None:
+        for path in arguments.records:
+            check_apart(arguments.write, path)
     unique = {(r.experiment, r.key): r for path in arguments.records for r in read_jsonl(path)}
     table = markdown(grouped(unique.values()))
     if arguments.write is None:
