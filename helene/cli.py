@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     traceback = "--traceback" in words
     _mend_streams()
     words = [word for word in words if word != "--traceback"]
+    arguments: argparse.Namespace | None = None
     try:
         _check_words(words)
         arguments = _parser(words).parse_args(words)
@@ -52,7 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if traceback:
             raise
-        print("interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)
+        kept = getattr(arguments, "store", "") is not None
+        said = (
+            "what was finished is kept, the same command goes on from there" if kept else "nothing is kept: no --store"
+        )
+        print(f"interrupted; {said}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # whoever read our output has had enough; say nothing more, at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
