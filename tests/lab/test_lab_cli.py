@@ -21,7 +21,7 @@ def commands(monkeypatch, tmp_path):
         "    parser = subparsers.add_parser('good', help='works')\n"
         "    parser.add_argument('--code', type=int, default=None)\n"
         "    parser.add_argument('--fail', default='')\n"
-        "    parser.add_argument("--store", nargs="?", default="s")\n"
+        "    parser.add_argument('--store', nargs='?', default='s')\n"
         "    parser.set_defaults(func=run)\n"
         "def run(arguments):\n"
         "    if arguments.fail:\n"
