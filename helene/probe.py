@@ -81,7 +81,7 @@ class Probe:
         buffers = BufferWatch(self._model)
         loss, unperturbed, read = self._watched(closure, direction, radius)
         if self._transformed:
-            self._use_full_copies(self._transformed, "their module runs inside a transform of torch.func")
+            self._use_full_copies(sorted(self._transformed), "their module runs inside a transform of torch.func")
             loss, unperturbed, read = self._watched(closure, direction, radius)
         if unperturbed and self._by_module:
             self._use_full_copies(unperturbed, "read outside their own module's forward")
