@@ -52,7 +52,15 @@ def add_commands(subparsers: Any) -> None:
         "--scheduler", metavar="ADDRESS", help="of a Dask cluster, whose workers take the place of --jobs"
     )
     parser.set_defaults(func=scaling)
-    add_figure_commands(parser.add_subparsers(title="parts with a page of their own", metavar="PART"))
+    parts = parser.add_subparsers(title="parts of their own", metavar="PART")
+    add_figure_commands(parts)
+    timing = parts.add_parser(
+        "speed",
+        help="time the simulator and the sweeps",
+        description="Time the simulator and the sweeps on an idle machine, some ten minutes; writes JSON lines.",
+    )
+    timing.add_argument("path", metavar="FILE", type=Path, help="JSON lines to write")
+    timing.set_defaults(func=speed)
 
 
 def scaling(arguments: argparse.Namespace) -> int:
@@ -89,22 +97,22 @@ def scaling(arguments: argparse.Namespace) -> int:
             about = f"{number - len(missing)} of {number} cells are there already; "
             about += f"about {readable_seconds(seconds)} on {where}"
         print(f"{design.title}\n{about}; results go to {folder}", file=sys.stderr)
-        records = sweep(
-            "scaling",
-            design.configs,
-            run,
-            store,
-            jobs=arguments.jobs,
-            provenance=facts,
-            cost=cost,
-            executor=executor,
-        )
+        jobs = arguments.jobs
+        records = sweep("scaling", design.configs, run, store, jobs, provenance=facts, cost=cost, executor=executor)
     from synthetic.report.write import write_report
 
     answer, sound = write_report(arguments.out, design, records, command, facts)
     print(answer)
     print(folder / "index.html")
     return 0 if sound else 1
+
+
+def speed(arguments: argparse.Namespace) -> int:
+    """Measure the speed of the sweeps."""
+    from synthetic.measure import measure_speed
+
+    measure_speed(arguments.path)
+    return 0
 
 
 def _missing(design: Design, store: Any) -> tuple[int, list[Config]]:

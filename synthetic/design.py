@@ -33,7 +33,7 @@ Config = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Cell:
+class PlannedCell:
     """One run of a design: a config, and what its result is used for.
 
     Attributes:
@@ -63,7 +63,7 @@ class Design:
 
     name: str
     title: str
-    cells: tuple[Cell, ...]
+    cells: tuple[PlannedCell, ...]
     why: Mapping[str, str] = field(default_factory=dict)
     not_crossed: tuple[str, ...] = ()
 
@@ -73,15 +73,15 @@ class Design:
         return [cell.config for cell in self.cells] + [control_config(cell) for cell in self.controls]
 
     @property
-    def controls(self) -> list[Cell]:
+    def controls(self) -> list[PlannedCell]:
         """The cells of the two controls."""
         return [cell for cell in self.cells if cell.config["method"] in CONTROLS]
 
 
-def control_config(cell: Cell) -> Config:
+def control_config(cell: PlannedCell) -> Config:
     """The config that predicts a control's count in a cell."""
-    kept = {name: cell.config[name] for name in ("problem", "start", "target")}
-    return {"control": cell.config["method"], **kept, "theory": THEORY_VERSION}
+    shared = {name: cell.config[name] for name in ("problem", "start", "target")}
+    return {"control": cell.config["method"], **shared, "theory": THEORY_VERSION}
 
 
 def presets() -> list[str]:
@@ -112,8 +112,8 @@ def load(preset: str, noise_version: str) -> Design:
         raise ValueError(f"preset must be one of {', '.join(presets())} or a .toml file, got {preset!r}")
     try:
         cells = [cell for block in table["block"] for cell in _expand(block, noise_version)]
-        name, said = Path(preset).name.removesuffix(".toml"), tuple(table.get("not_crossed", []))
-        return Design(name, table["title"], tuple(cells), dict(table.get("why", {})), said)
+        name, not_crossed = Path(preset).name.removesuffix(".toml"), tuple(table.get("not_crossed", []))
+        return Design(name, table["title"], tuple(cells), why=dict(table.get("why", {})), not_crossed=not_crossed)
     except (KeyError, TypeError) as err:
         raise ValueError(
             f"preset {preset!r} lacks an entry or has one of the wrong kind: {err}; see docs/scaling.md"
@@ -161,7 +161,7 @@ def _read(name: str) -> dict[str, Any]:
     return tomllib.loads(resources.files("synthetic").joinpath("designs", f"{name}.toml").read_text("utf-8"))
 
 
-def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[Cell]:
+def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[PlannedCell]:
     if "layers" in block:
         layers = block["layers"]
     elif "cells" in block:
@@ -186,7 +186,7 @@ def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[Cell]:
             "start": dict(start),
             "method": name,
             "variant": variant,
-            "space": {**spaces()[name], **{k: v if isinstance(v, Mapping) else [v] for k, v in entry.items()}},
+            "space": {**spaces()[name], **{k: v if isinstance(v, Mapping | list) else [v] for k, v in entry.items()}},
             "target": float(block.get("target", TARGETS["first" if first else "zeroth"])),
             "seeds": seeds(d),
             "cap": CAP,
@@ -196,4 +196,4 @@ def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[Cell]:
             "noise": noise_version,
         }
         kinds = (start["kind"], *(other["kind"] for other in block.get("stands_for", [])))
-        yield Cell(config, family, kinds, block.get("reason", ""))
+        yield PlannedCell(config, family, kinds, block.get("reason", ""))

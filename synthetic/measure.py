@@ -1,11 +1,10 @@
-"""The speed of the sweeps as records: ``python -m synthetic.measure FILE``, on an idle machine, some ten minutes.
+"""The speed of the sweeps as records: ``helene scaling speed FILE``, on an idle machine, some ten minutes.
 
 Every number is a ratio of two things timed in turns; each record says how busy other programs kept the cores meanwhile.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
@@ -44,7 +43,7 @@ def _swept(configs: Sequence[Any], jobs: int) -> float:
         return time.perf_counter() - start
 
 
-class Others:
+class OtherPrograms:
     """The share of the machine's processor time that other programs took, from construction until `share`."""
 
     def __init__(self) -> None:
@@ -70,44 +69,40 @@ def with_interval(name: str, function: Callable[..., float], *args: int) -> dict
     Half of all processes lie below the median, so that the least and the largest of seven enclose it with probability
     1 − 2 / 2^7, 98 %.
     """
-    found = []
+    ratios = []
     for _ in range(PROCESSES):
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            found.append(pool.submit(function, *args).result())
-    return {name: median(found), "low": min(found), "high": max(found), f"{name}s": found}
+            ratios.append(pool.submit(function, *args).result())
+    return {name: median(ratios), "low": min(ratios), "high": max(ratios), f"{name}s": ratios}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure everything and write the records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", metavar="FILE", type=Path, help="JSON lines to write, after some ten minutes")
-    path = parser.parse_args(argv).path
-    try:  # what writing it in the end will need
+def measure_speed(path: Path) -> None:
+    """Measure everything and write the records.
+
+    Raises:
+        ValueError: If the path cannot be written; it is tried before the ten minutes, not after.
+    """
+    try:
         tempfile.TemporaryFile(dir=path.resolve().parent).close()
     except OSError as err:
-        parser.error(f"cannot write {path}: {err.strerror}")
+        raise ValueError(f"cannot write {path}: {err.strerror}") from err
     if path.exists() and not path.is_file():
-        parser.error(f"{path} is no regular file; choose another name")
+        raise ValueError(f"{path} is no regular file; choose another name")
     facts = provenance()
     records = []
     for n, width in FLOOR_CELLS:
-        others = Others()
+        others = OtherPrograms()
         config: dict[str, Any] = {"measure": "share_of_floor", "method": "mezo", "n": n, "width": width}
         records.append(_record(config, with_interval("share", share_of_floor, n, width), others, facts))
-    others = Others()
+    others = OtherPrograms()
     result = with_interval("ratio", directions_over_randn)
     records.append(_record({"measure": "directions_over_randn"}, result, others, facts))
-    others = Others()
+    others = OtherPrograms()
     records.append(_record({"measure": "two_workers", "preset": "standard"}, two_workers("standard"), others, facts))
     write_jsonl(path, records, EXPERIMENT)
-    return 0
 
 
-def _record(config: dict[str, Any], result: dict[str, Any], others: Others, facts: dict[str, Any]) -> Record:
-    told = {"status": "reached", **result, "others": round(others.share(), 3)}
-    print(config, told, flush=True)
-    return Record.of(EXPERIMENT, config, told, facts)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def _record(config: dict[str, Any], result: dict[str, Any], others: OtherPrograms, facts: dict[str, Any]) -> Record:
+    result_and_load = {"status": "reached", **result, "others": round(others.share(), 3)}
+    print(config, result_and_load, flush=True)
+    return Record.of(EXPERIMENT, config, result_and_load, facts)

@@ -17,7 +17,7 @@ from synthetic.methods.scale import predicted_steps, scale_of
 from synthetic.problems import Problem, build
 from synthetic.problems.starts import starts
 from synthetic.simulation.gram import run_gram
-from synthetic.simulation.outcome import OUT_OF_BUDGET, REACHED, Outcome
+from synthetic.simulation.outcome import OUT_OF_BUDGET, REACHED, RunOutcomes
 from synthetic.simulation.simulator import simulate
 
 # Core-seconds, fitted to one machine: a step of a search, and a step, row and feature of it by method.
@@ -55,9 +55,9 @@ def cost(config: Config) -> float:
     steps = 50 + 6 * (width if method == "per_layer" else d)
     rows = 1.5 * 24 * len(config["seeds"]["tuning"]) + len(config["seeds"]["test"])
     each = _SECONDS_AN_ELEMENT.get(method, 5.5e-9)
-    if kind == "regression":  # most of it is in the features, whatever the method
+    if kind == "regression":  # evaluating the features takes most of the time, whatever the method
         d, each = d + _FEATURES.get(problem["data"], 18000), 3e-9
-    share = 0.25 if method == "mezo" and kind == "quadratic" and d >= 64 else 1.0  # goes a block of steps at a time
+    share = 0.25 if method == "mezo" and kind == "quadratic" and d >= 64 else 1.0  # blocks of steps save the rest
     return 0.02 + share * steps * (_SECONDS_A_STEP + each * rows * d)
 
 
@@ -116,7 +116,7 @@ def run_cell(config: dict[str, Any]) -> dict[str, Any]:
     predicted = predicted_steps(problem, method, options[0], scale, x_ref, target)
     budget = max(1, round(config["cap"] * predicted))
 
-    def go(which: list[int], chosen: list[int], race: float) -> Outcome:
+    def go(which: list[int], chosen: list[int], race: float) -> RunOutcomes:
         x0 = starts(problem, start["kind"], start["size"], which)
         return simulate(
             problem,

@@ -48,6 +48,14 @@ def test_blocks_are_found():
     assert len(blocks(ROOT / "docs" / "optimizers.md")) >= 10
 
 
+def test_every_word_of_the_glossary_stands_once_and_its_module_is_there():
+    lines = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
+    entries = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.endswith("` |")]
+    words = [word for entry in entries for word in entry[0].split(", ")]
+    assert len(words) == len(set(words)) >= 50
+    assert [path for *_, path in entries if not (ROOT / path.strip("`")).is_file()] == []
+
+
 def rows(heading: str) -> list[list[str]]:
     text = (ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8")
     lines = text[text.index(heading) :].split("\n\n")[0].splitlines()[2:]

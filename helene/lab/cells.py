@@ -66,9 +66,9 @@ class Cells:
 
     def where(self, mask: ArrayLike) -> Self:
         """The cells for which the mask, shape (cells,), is true: ``cells.where(cells.columns["w"] >= 16)``."""
-        kept = np.asarray(mask, dtype=bool)
-        columns = {name: column[kept] for name, column in self.columns.items()}
-        return type(self)(columns, self.samples[kept], None if self.caps is None else self.caps[kept])
+        chosen = np.asarray(mask, dtype=bool)
+        columns = {name: column[chosen] for name, column in self.columns.items()}
+        return type(self)(columns, self.samples[chosen], None if self.caps is None else self.caps[chosen])
 
     @property
     def medians(self) -> Array:

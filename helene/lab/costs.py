@@ -84,7 +84,16 @@ def step_cost(method: str = "MeZO", size: int = 10_000_000, repeats: int = 7) ->
     bandwidth, rate = 2 * p.nbytes / best["copy"], size / best["normal"]
     seconds = best["step"] - forwards * best["forward"]
     floor = num_bytes / bandwidth + num_normals / rate
-    return StepCost(method, size, seconds, floor, num_bytes, num_normals, bandwidth, rate)
+    return StepCost(
+        method,
+        size,
+        seconds=seconds,
+        floor_seconds=floor,
+        num_bytes=num_bytes,
+        num_normals=num_normals,
+        bandwidth=bandwidth,
+        normals_per_second=rate,
+    )
 
 
 def traffic(method: str, size: int, interval: int = 10) -> int:
@@ -93,7 +102,10 @@ def traffic(method: str, size: int, interval: int = 10) -> int:
     Raises:
         ValueError: If it is not known here.
     """
-    update = {"MeZO": 2.0, "Helene": 2.0 + 2.0 + 1.0 + 1.0 / interval}  # theta, m, h read, h written now and then
+    update = {
+        "MeZO": 2.0,
+        "Helene": 2.0 + 2.0 + 1.0 + 1.0 / interval,
+    }  # theta and m read and written, h read, and written once an interval
     if method not in update:
         raise ValueError(f"the traffic of {method!r} is not known; known are {', '.join(update)}")
     return int(4 * size * (4.0 + update[method]))
@@ -152,7 +164,7 @@ def memory_row(
     """
     peaks = []
     tiny, one = nn.Parameter(torch.zeros(2, dtype=dtype)), torch.ones(2, dtype=dtype)
-    getattr(helene, method)([tiny], 0.0, **options).step(lambda: torch.dot(tiny, one))  # what is loaded once
+    getattr(helene, method)([tiny], 0.0, **options).step(lambda: torch.dot(tiny, one))  # loads what torch loads once
     for size in sizes:
         p, c = nn.Parameter(torch.zeros(size, dtype=dtype)), torch.ones(size, dtype=dtype)
         optimizer = getattr(helene, method)([p], 0.0, state_dtype=state_dtype, **options)
@@ -162,11 +174,18 @@ def memory_row(
                 optimizer.step(lambda: torch.dot(p, c))
 
         if size == sizes[0]:
-            noise.normal(0, 1, 0, 1, 0, 1 << 17)  # the kept workspace, once a thread
+            noise.normal(0, 1, 0, 1, 0, 1 << 17)  # allocates the workspace that a thread keeps
         peaks.append(peak_bytes(run))
         predicted = predicted_bytes(optimizer)
     slope = (peaks[1] - peaks[0]) / (sizes[1] - sizes[0])
-    return MemoryRow(method, str(dtype)[6:], state_dtype, predicted / sizes[1], slope, peaks[0] - slope * sizes[0])
+    return MemoryRow(
+        method,
+        dtype=str(dtype)[6:],
+        state_dtype=state_dtype,
+        predicted=predicted / sizes[1],
+        measured=slope,
+        constant=peaks[0] - slope * sizes[0],
+    )
 
 
 def predicted_bytes(optimizer: Base) -> int:

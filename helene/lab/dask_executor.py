@@ -63,7 +63,7 @@ class DaskExecutor:
     def __enter__(self) -> DaskExecutor:
         return self
 
-    def __exit__(self, *what: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class DaskExecutor:
         Raises:
             ClusterError: If the scheduler is gone.
         """
-        with self._explained():
+        with self._as_cluster_errors():
             workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
         return sum(self._room(worker) for worker in workers)
 
@@ -116,7 +116,7 @@ class DaskExecutor:
                     self._client.cancel([future for _, future, _ in flying.values()], force=True)
 
     def _submit(self, run: Run, index: int, config: dict[str, Any]) -> Any:
-        with self._explained():  # without `pure` a cell is run, whatever the cluster remembers of an earlier sweep
+        with self._as_cluster_errors():  # pure=False: a cluster may remember the cell from an earlier sweep
             return self._client.submit(_on_worker, run, index, config, resources=self.resources or None, pure=False)
 
     def _outcome(self, future: Any, index: int, since: float) -> Outcome:
@@ -125,11 +125,11 @@ class DaskExecutor:
         try:
             outcome: Outcome = future.result(timeout=60)
         except Exception as err:  # its workers died of it, or the result cannot travel
-            return Outcome(index, None, _said(err), time.perf_counter() - since)
+            return Outcome(index, None, _why(err), time.perf_counter() - since)
         return outcome
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _as_cluster_errors(self) -> Iterator[None]:
         try:
             yield
         except Exception as err:
@@ -142,7 +142,7 @@ class DaskExecutor:
         )
 
 
-def _said(err: Exception) -> str:
+def _why(err: Exception) -> str:
     if type(err).__name__ == "KilledWorker":  # its own words name keys and addresses that nobody knows
         return (
             "worker process was killed, as every worker that Dask gave this cell to; out of memory is the usual cause"

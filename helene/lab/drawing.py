@@ -19,7 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from helene.files import write_bytes, write_text
+from helene.lab.report_files import write_file, write_text
 
 # Okabe and Ito's palette, its blue and green lightened and its yellow left out, so that each stands out on white and
 # on near-black. Markers and dashes differ too: nothing is told by colour alone.
@@ -82,13 +82,13 @@ class Drawing:
     alt: str
 
     def save(self, folder: Path, name: str) -> None:
-        """Write ``name.svg`` and ``name.png`` into the folder, which is made when missing; each appears whole.
+        """Write ``name.svg`` and ``name.png`` into the folder, which is made when missing.
 
         Raises:
-            OSError: If one cannot be written; it says where and what to do.
+            ValueError: If one cannot be written.
         """
         write_text(folder / f"{name}.svg", self.svg + "\n")
-        write_bytes(folder / f"{name}.png", self.png)
+        write_file(folder / f"{name}.png", lambda partial: partial.write_bytes(self.png))
 
 
 @contextmanager
@@ -125,8 +125,7 @@ def _tidy(svg: str, alt: str) -> str:
     svg = re.sub(r" ?\n\s*(?=[A-Za-z\"])", "", svg)  # within the d of a path
     svg = re.sub(r"\n\s*", "\n", svg)
     svg = _own_ids(svg)
-    said = html.escape(alt)
-    return re.sub(r"<svg([^>]*)>", rf'<svg role="img" aria-label="{_literal(said)}"\1>', svg, count=1)
+    return re.sub(r"<svg([^>]*)>", rf'<svg role="img" aria-label="{_literal(html.escape(alt))}"\1>', svg, count=1)
 
 
 def _own_ids(svg: str) -> str:

@@ -51,7 +51,6 @@ class Executor(Protocol):
 
         Closing the iterator, or an exception thrown into it, must leave no process behind.
         """
-        ...
 
 
 def call(run: Run, index: int, config: dict[str, Any]) -> Outcome:
@@ -157,7 +156,7 @@ class _Worker:
         with _one_thread_environment():
             self.process.start()
         theirs.close()
-        self.index: int | None = None  # of the cell it is at
+        self.index: int | None = None  # position of the cell that it runs
         self.ready = False
         self.death: str | None = None
         self.since = time.perf_counter()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,13 +18,11 @@ from helene.lab.cells import Array, Cells, median_interval, percentile_interval,
 from helene.lab.laws import Law, LinearLaw, PowerLaw, fit_rows
 
 __all__ = [
+    "CandidateLaw",
     "Cells",
-    "Explanation",
     "HeldOut",
-    "LinearFit",
     "PowerLawFit",
-    "compare_explanations",
-    "fit_linear",
+    "compare_laws",
     "fit_power_law",
     "local_slopes",
     "median_interval",
@@ -84,36 +82,6 @@ class PowerLawFit:
     def _logs(self, columns: Mapping[str, ArrayLike]) -> Array:
         return np.column_stack([np.log(np.atleast_1d(np.asarray(columns[name], float))) for name in self.exponents])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values without the draws, for ``summary.json``."""
-        names = [name for name in self.__dataclass_fields__ if name != "draws"]
-        return {name: getattr(self, name) for name in names}
-
-
-@dataclass(frozen=True)
-class LinearFit:
-    """T = a + b x, fitted to log medians, so that its errors compare with a power law's.
-
-    ``intervals`` has the keys "a" and "b"; for the rest see :class:`PowerLawFit`.
-    """
-
-    predictor: str
-    a: float
-    b: float
-    intervals: dict[str, tuple[float, float]]
-    level: float
-    residual_sd: float
-    num_cells: int
-    num_censored: int
-
-    def predict(self, columns: Mapping[str, ArrayLike]) -> Array:
-        """T at new values of the predictor."""
-        return self.a + self.b * np.atleast_1d(np.asarray(columns[self.predictor], float))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for ``summary.json``."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
 
 def fit_power_law(
     cells: Cells,
@@ -151,17 +119,6 @@ def fit_power_law(
         num_censored=int(cells.censored.sum()),
         draws=draws,
     )
-
-
-def fit_linear(
-    cells: Cells, predictor: str, *, num_bootstrap: int = 2000, level: float = 0.95, seed: int = 0
-) -> LinearFit:
-    """T = a + b x by least squares on log medians; arguments and errors as in :func:`fit_power_law`."""
-    law = LinearLaw(np.exp(_logs(cells, [predictor])[:, 0]))
-    params, draws, residual_sd = _fit(law, cells, [predictor], num_bootstrap, seed)
-    a, b = law.coefficients(params[None])[0].tolist()
-    ends = {name: percentile_interval(law.coefficients(draws)[:, j], level) for j, name in enumerate("ab")}
-    return LinearFit(predictor, a, b, ends, level, residual_sd, len(cells), int(cells.censored.sum()))
 
 
 def _logs(cells: Cells, predictors: Sequence[str]) -> Array:
@@ -217,10 +174,10 @@ def _spread_of_slopes(cells: Cells, axis: str, axes: Sequence[str]) -> float:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class CandidateLaw:
     """One candidate law: a power law in some predictors, or T = a + b x in one.
 
-    ``Explanation("linear in d", ("d",), "linear")``, ``Explanation("effective dimension", ("trace_over_mu",))``.
+    ``CandidateLaw("linear in d", ("d",), "linear")``, ``CandidateLaw("effective dimension", ("trace_over_mu",))``.
     """
 
     name: str
@@ -256,33 +213,38 @@ class HeldOut:
     excess_se: float
     num_params: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for ``summary.json``."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
-
-def compare_explanations(cells: Cells, explanations: Sequence[Explanation]) -> list[HeldOut]:
+def compare_laws(cells: Cells, candidates: Sequence[CandidateLaw]) -> list[HeldOut]:
     """Leave-one-cell-out errors in log space of competing laws, the best first.
 
     Raises:
         ValueError: If a column is missing.
     """
-    errors = {e.name: _held_out_errors(cells, e) for e in explanations}
+    errors = {law.name: _held_out_errors(cells, law) for law in candidates}
     best = min(errors.values(), key=lambda row: float(np.mean(row**2)))
     out = []
-    for e in explanations:
+    for law in candidates:
         with np.errstate(invalid="ignore"):
-            gap = errors[e.name] ** 2 - best**2
+            gap = errors[law.name] ** 2 - best**2
             se = float(gap.std(ddof=1) / np.sqrt(len(gap))) if len(gap) > 1 else float("nan")
-        error = float(np.sqrt(np.mean(errors[e.name] ** 2)))
-        num_params = 2 if e.form == "linear" else 1 + len(e.predictors)
-        out.append(HeldOut(e.name, error, tuple(errors[e.name].tolist()), float(gap.mean()), se, num_params))
+        error = float(np.sqrt(np.mean(errors[law.name] ** 2)))
+        num_params = 2 if law.form == "linear" else 1 + len(law.predictors)
+        out.append(
+            HeldOut(
+                law.name,
+                error=error,
+                errors=tuple(errors[law.name].tolist()),
+                excess=float(gap.mean()),
+                excess_se=se,
+                num_params=num_params,
+            )
+        )
     return sorted(out, key=lambda held: held.error)
 
 
-def _held_out_errors(cells: Cells, explanation: Explanation) -> Array:
-    logs = _logs(cells, explanation.predictors)
-    law = LinearLaw(np.exp(logs[:, 0])) if explanation.form == "linear" else PowerLaw(logs)
+def _held_out_errors(cells: Cells, candidate: CandidateLaw) -> Array:
+    logs = _logs(cells, candidate.predictors)
+    law = LinearLaw(np.exp(logs[:, 0])) if candidate.form == "linear" else PowerLaw(logs)
     count = len(cells)
     y, censored = np.tile(cells.log_observed(), (count, 1)), np.tile(cells.censored, (count, 1))
     params, _ = fit_rows(law, y, censored, 1.0 - np.eye(count))

@@ -32,19 +32,15 @@ class Law(Protocol):
 
     def start(self, y: Array, weights: Array) -> Array:
         """Parameters to begin with, shape (rows, num_params), for y and weights of shape (rows, cells)."""
-        ...
 
     def improve(self, params: Array, y: Array, weights: Array) -> Array:
         """Parameters with no larger weighted sum of squares."""
-        ...
 
     def curve(self, params: Array) -> Array:
         """mu, shape (rows, cells)."""
-        ...
 
     def determined(self, seen: Mask) -> Mask:
         """Which rows, of the cells seen (rows, cells), determine all parameters; shape (rows,)."""
-        ...
 
 
 class PowerLaw:
@@ -150,11 +146,6 @@ class LinearLaw:
         high = np.where(seen, self.t, -np.inf).max(axis=1)
         return high > low * (1 + 1e-8)
 
-    def coefficients(self, params: Array) -> Array:
-        """(a, b), shape (rows, 2)."""
-        scale = np.exp(params[:, 0])
-        return np.column_stack([scale * np.cos(params[:, 1]), scale * np.sin(params[:, 1]) / self.x0])
-
 
 def fit_rows(law: Law, y: Array, censored: Mask, weights: Array | None = None) -> tuple[Array, Array]:
     """Maximum likelihood of each row.
@@ -202,7 +193,7 @@ def _filled(y: Array, censored: Mask, mu: Array, sigma: Array, newton: bool) -> 
     square = np.where(censored, sigma**2 * np.maximum(1 + z * hazard, 0.0), 0.0)
     if not newton:
         return np.where(censored, mu + sigma * hazard, y), np.ones_like(y), square
-    gap = np.where(z > 1e3, 1 / np.maximum(z, 1.0), hazard - z)  # far out the difference would cancel
+    gap = np.where(z > 1e3, 1 / np.maximum(z, 1.0), hazard - z)  # far out the difference cancels
     return np.where(censored, mu + sigma / gap, y), np.where(censored, hazard * gap, 1.0), square
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows: SQLite's own locks keep the file whole, a second writer is only not announced
+except ImportError:  # on Windows SQLite's locks keep the file whole; a second writer is not announced
     fcntl = None  # type: ignore[assignment]
 
 

@@ -90,11 +90,11 @@ def _git_state() -> tuple[str | None, bool | None]:
     """
     if stated := os.environ.get("HELENE_COMMIT"):
         return stated, None
-    here = Path(__file__).resolve()
-    if _git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
+    this_file = Path(__file__).resolve()
+    if _git(this_file.parent, "ls-files", "--error-unmatch", this_file.name) is None:
         return None, None
-    commit = _git(here.parent, "rev-parse", "HEAD")
-    changes = _git(here.parent, "status", "--porcelain", "--untracked-files=no")
+    commit = _git(this_file.parent, "rev-parse", "HEAD")
+    changes = _git(this_file.parent, "status", "--porcelain", "--untracked-files=no")
     return commit, None if changes is None else bool(changes)
 
 
@@ -118,8 +118,8 @@ def _cpu_model() -> str | None:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.processor() or None
-    found = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or None
+    match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or None
 
 
 def _num_cpus() -> int | None:
@@ -135,7 +135,7 @@ def _gpu_models() -> list[str] | None:
         texts = [p.read_text() for p in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))]
     except OSError:
         return None
-    names = [found[1].strip() for text in texts if (found := re.search(r"^Model:\s*(.+)$", text, re.MULTILINE))]
+    names = [match[1].strip() for text in texts if (match := re.search(r"^Model:\s*(.+)$", text, re.MULTILINE))]
     return names or None
 
 

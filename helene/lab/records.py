@@ -62,11 +62,11 @@ class Record:
             ValueError: If something in it has no JSON form.
         """
         return cls(
-            config_key(config),
-            experiment,
-            canonical.plain(config, "config"),
-            canonical.plain(result, "result"),
-            canonical.plain(provenance or {}, "provenance"),
+            key=config_key(config),
+            experiment=experiment,
+            config=canonical.plain(config, "config"),
+            result=canonical.plain(result, "result"),
+            provenance=canonical.plain(provenance or {}, "provenance"),
         )
 
     @property
@@ -76,20 +76,20 @@ class Record:
 
     def comparable(self) -> str:
         """Canonical JSON without provenance and ``*_seconds``: equal, byte for byte, when the run is repeated."""
-        kept = {"key": self.key, "experiment": self.experiment, "config": self.config, "result": self.result}
-        return canonical.dumps(canonical.without_seconds(kept))
+        compared = {"key": self.key, "experiment": self.experiment, "config": self.config, "result": self.result}
+        return canonical.dumps(canonical.without_seconds(compared))
 
 
-def write_jsonl(path: str | os.PathLike[str], records: Sequence[Record], what: str) -> None:
+def write_jsonl(path: str | os.PathLike[str], records: Sequence[Record], name: str) -> None:
     """Write records as one file, whole or not at all; see :meth:`helene.lab.store.Store.export_jsonl`.
 
     Raises:
-        StoreError: If the file cannot be written, or would pass the limit; ``what`` names the records in the message.
+        StoreError: If the file cannot be written, or would pass the limit; ``name`` names the records in the message.
     """
     text = _jsonl(records)
     if len(text) > EXPORT_LIMIT_BYTES:
         raise StoreError(
-            f"{len(records)} {what} take {len(text)} bytes, above the limit of {EXPORT_LIMIT_BYTES} for one file; "
+            f"{len(records)} {name} take {len(text)} bytes, above the limit of {EXPORT_LIMIT_BYTES} for one file; "
             + _split_advice(records)
         )
     try:
@@ -167,7 +167,7 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a == b) or canonical.dumps(a) == canonical.dumps(b)
 
 
-def said(where: Mapping[str, Any] | None) -> str:
+def condition_in_words(where: Mapping[str, Any] | None) -> str:
     """The condition in words, for messages."""
     return f" where {', '.join(f'{name}={value!r}' for name, value in where.items())}" if where else ""
 

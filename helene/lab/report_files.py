@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,17 +59,27 @@ _KNOWN = (
 _NOT_MADE = "Not made yet; the command below makes it."
 
 
-def write_text(path: Path, text: str) -> Path:
-    """Write a file whole or not at all, its folder made, and return its path.
+def write_file(path: Path, write: Callable[[Path], object]) -> Path:
+    """`helene.files.write_whole`, the folder made where it is missing; returns the path.
 
     Raises:
         ValueError: If it cannot be written; the message says where, why and what to do.
     """
+
+    def write_in_folder(partial: Path) -> None:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        write(partial)
+
     try:
-        files.write_text(path, text)
+        files.write_whole(path, write_in_folder)
     except OSError as err:
         raise ValueError(str(err)) from err
     return Path(path)
+
+
+def write_text(path: Path, text: str) -> Path:
+    """`write_file` of text in UTF-8."""
+    return write_file(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
 def write_summary(out: Path, part: str, *, title: str, answer: str, command: str, **more: Any) -> Path:
@@ -92,15 +103,15 @@ def write_summary(out: Path, part: str, *, title: str, answer: str, command: str
 def read_parts(out: Path) -> list[Part]:
     """The known parts in their order, then any other folder with a summary, by name."""
     out = Path(out)
-    found = {path.parent.name for path in out.glob("*/summary.json")}
+    parts = {path.parent.name for path in out.glob("*/summary.json")}
     names = [part.name for part in _KNOWN]
-    others = [Part(name, name, "", "") for name in sorted(found - set(names))]
+    others = [Part(name, name, "", "") for name in sorted(parts - set(names))]
     return [_read_part(out, part) for part in (*_KNOWN, *others)]
 
 
 def read_leaves(folder: Path) -> list[Leaf]:
     """The further pages in a part's folder and the folders in it, by name; what cannot be read is left out."""
-    folder, found = Path(folder), []
+    folder, leaves = Path(folder), []
     for path in sorted([*folder.glob("*.json"), *folder.glob("*/*.json")], key=lambda p: (len(p.parts), p)):
         page = path.with_suffix(".html")
         if path.name == "summary.json" or not page.is_file():
@@ -108,10 +119,10 @@ def read_leaves(folder: Path) -> list[Leaf]:
         try:
             summary = canonical.loads(path.read_text(encoding="utf-8"))
             link = quote(page.relative_to(folder).as_posix())
-            found.append(Leaf(str(summary["title"]), str(summary["answer"]), link))
+            leaves.append(Leaf(str(summary["title"]), str(summary["answer"]), link))
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
-    return found
+    return leaves
 
 
 def _read_part(out: Path, part: Part) -> Part:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 
 from helene.lab.cells import Array, log_medians
 from helene.lab.drawing import (
+    INK,
     MARKERS,
     PALETTE,
     REFERENCE,
@@ -57,8 +58,11 @@ def scaling_figure(
     ylabel: str = "steps to target",
     title: str = "",
     local_slopes: bool = True,
+    bound: tuple[str, Sequence[float], Sequence[float]] | None = None,
 ) -> Drawing:
     """Log-log figure: seeds, medians, fit with band, predicted slope dashed; local slopes in a panel below.
+
+    ``bound`` is a label, x and y of a dotted line of its own.
 
     Hollow markers are cells outside the fit; with an arrow, cells whose median missed the target, at their cap. The
     legend gives each fitted slope with its interval.
@@ -76,6 +80,9 @@ def scaling_figure(
             top, below = figure.subplots(), None
         for index, one in enumerate(series):
             _draw_scaling(top, below, one, index)
+        if bound is not None:
+            label, x, y = bound
+            top.plot(x, y, linestyle=":", color=INK, linewidth=1.4, label=label)
         top.set(xscale="log", yscale="log", ylabel=ylabel, title=title)
         plain_log_ticks(top.yaxis)
         bottom = top if below is None else below
@@ -86,7 +93,8 @@ def scaling_figure(
             below.margins(y=0.15)
             top.tick_params(labelbottom=False)
         legend_below(figure, top, always=True)
-        return finish(figure, _scaling_alt(series, xlabel, ylabel))
+        dotted = f" Dotted: {bound[0]}." if bound is not None else ""
+        return finish(figure, _scaling_alt(series, xlabel, ylabel) + dotted)
 
 
 def _draw_scaling(top: Axes, below: Axes | None, one: ScalingSeries, index: int) -> None:
@@ -154,5 +162,5 @@ def _slopes(x: Array, logs: Array) -> tuple[Array, Array]:
 
 def _scaling_alt(series: Sequence[ScalingSeries], xlabel: str, ylabel: str) -> str:
     slopes = [f"{s.label} {s.slope[0]:.2f}" for s in series if s.slope is not None]
-    said = f"; fitted slopes: {', '.join(slopes)}" if slopes else ""
-    return f"Log-log plot of {ylabel} against {xlabel} for {', '.join(s.label for s in series)}{said}."
+    slopes_in_words = f"; fitted slopes: {', '.join(slopes)}" if slopes else ""
+    return f"Log-log plot of {ylabel} against {xlabel} for {', '.join(s.label for s in series)}{slopes_in_words}."

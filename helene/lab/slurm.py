@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Start a Dask cluster of SLURM jobs and keep it until Ctrl-C; sweeps use it by --scheduler.",
     )
     parser.add_argument("--script", action="store_true", help="print the script of one job and do nothing")
-    for name, kind, said in (
+    for name, kind, meaning in (
         ("jobs", int, "number of jobs"),
         ("cores", int, "of each job, a worker process per core; with --gpu one process has them all"),
         ("memory", str, "of each job"),
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("interface", str, "network interface, such as ib0"),
     ):
         default = getattr(Slurm, name)
-        parser.add_argument(f"--{name}", type=kind, default=default, help=f"{said} (default: {default or 'none'})")
+        parser.add_argument(f"--{name}", type=kind, default=default, help=f"{meaning} (default: {default or 'none'})")
     parser.add_argument("--gpu", action="store_true", help="one in each job, for `helene llm`")
     parser.add_argument("--extra", action="append", default=[], metavar="OPTION", help="further #SBATCH option")
     words = vars(parser.parse_args(argv))

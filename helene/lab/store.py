@@ -17,11 +17,11 @@ from helene.lab.records import (
     EXPORT_LIMIT_BYTES,
     Record,
     StoreError,
+    condition_in_words,
     config_key,
     digest,
     matches,
     read_jsonl,
-    said,
     write_jsonl,
 )
 
@@ -50,7 +50,7 @@ class MergeReport:
         added: Records that were new.
         same: Records already here with an equal result (wall-clock apart).
         replaced: Records here with status ``error`` that gave way to a finished one.
-        conflicts: Keys, as ``experiment/key``, finished on both sides with different results; this store's was kept.
+        conflicts: Keys, as ``experiment/key``, finished on both sides with different results; this store's stays.
     """
 
     added: int
@@ -105,14 +105,14 @@ class Store:
     def _open(self) -> None:
         if not self.read_only:
             self._take_lock()
-            with self._explained():
+            with self._as_store_errors():
                 self._connect("rwc")
                 self._connection.execute("PRAGMA journal_mode=WAL")
                 self._connection.execute("PRAGMA synchronous=FULL")
             return
         if not self.path.is_file():
             raise StoreError(f"there is no store at {self.path}; check the path, or run the sweep that writes it")
-        with self._explained():
+        with self._as_store_errors():
             try:
                 self._connect("rw")  # not "ro": beside a database in WAL mode a file must be made for shared memory
             except sqlite3.OperationalError as err:
@@ -177,8 +177,8 @@ class Store:
         except ValueError as err:
             raise StoreError(str(err)) from err
 
-    def _explained(self) -> _Explained:
-        return _Explained(self.path)
+    def _as_store_errors(self) -> _StoreErrors:
+        return _StoreErrors(self.path)
 
     @property
     def _connection(self) -> sqlite3.Connection:
@@ -203,7 +203,7 @@ class Store:
             for r in records
         ]
         db = self._connection
-        with self._explained():
+        with self._as_store_errors():
             db.execute("BEGIN IMMEDIATE")
             try:
                 for experiment, key, config, result, provenance in rows:
@@ -232,11 +232,11 @@ class Store:
         where, values = "r.key = ?", [key]
         if experiment is not None:
             where, values = where + " AND r.experiment = ?", [key, experiment]
-        found = self._select(f"WHERE {where} ORDER BY r.experiment", values)
-        if len(found) > 1:
-            names = ", ".join(r.experiment for r in found)
+        records = self._select(f"WHERE {where} ORDER BY r.experiment", values)
+        if len(records) > 1:
+            names = ", ".join(r.experiment for r in records)
             raise StoreError(f"key {key} occurs in several experiments ({names}); name one: get(key, experiment)")
-        return found[0] if found else None
+        return records[0] if records else None
 
     def __contains__(self, key: object) -> bool:
         """Whether a key, or an (experiment, key) pair, has a record."""
@@ -245,7 +245,7 @@ class Store:
         return isinstance(key, str) and bool(self._select("WHERE r.key = ?", [key]))
 
     def __len__(self) -> int:
-        with self._explained():
+        with self._as_store_errors():
             return int(self._connection.execute("SELECT count(*) FROM record").fetchone()[0])
 
     def records(self, experiment: str | None = None) -> list[Record]:
@@ -256,15 +256,21 @@ class Store:
 
     def experiments(self) -> dict[str, int]:
         """Names of the experiments, sorted, and how many records each has."""
-        with self._explained():
+        with self._as_store_errors():
             rows = self._connection.execute("SELECT experiment, count(*) FROM record GROUP BY 1 ORDER BY 1")
             return dict(rows.fetchall())
 
     def _select(self, tail: str, values: list[str]) -> list[Record]:
-        with self._explained():
+        with self._as_store_errors():
             rows = self._connection.execute(f"{_SELECT} {tail}", values).fetchall()
         return [
-            Record(key, experiment, canonical.loads(config), canonical.loads(result), canonical.loads(provenance))
+            Record(
+                key,
+                experiment,
+                config=canonical.loads(config),
+                result=canonical.loads(result),
+                provenance=canonical.loads(provenance),
+            )
             for key, experiment, config, result, provenance in rows
         ]
 
@@ -283,21 +289,21 @@ class Store:
                 incoming = other.records()
         else:
             incoming = read_jsonl(source)
-        kept: dict[tuple[str, str], Record] = {}  # a file of several exports may hold a key more than once
+        accepted: dict[tuple[str, str], Record] = {}  # a file of several exports may hold a key more than once
         same, replaced, conflicts = 0, 0, []
         for record in incoming:
             name = record.experiment, record.key
-            mine = kept.get(name) or self.get(record.key, record.experiment)
+            mine = accepted.get(name) or self.get(record.key, record.experiment)
             if mine is None:
-                kept[name] = record
+                accepted[name] = record
             elif mine.failed and not record.failed:
-                kept[name] = record
+                accepted[name] = record
                 replaced += 1
             elif record.failed or mine.comparable() == record.comparable():
                 same += 1
             else:
                 conflicts.append(f"{record.experiment}/{record.key}")
-        self._write(kept.values())
+        self._write(accepted.values())
         return MergeReport(len(incoming) - same - replaced - len(conflicts), same, replaced, tuple(conflicts))
 
     def export_jsonl(
@@ -319,12 +325,11 @@ class Store:
         """
         self._check_apart(path)
         records = [r for r in self.records(experiment) if matches(r.config, where)]
+        asked = f"{experiment!r}{condition_in_words(where)}"
         if not records:
             known = ", ".join(self.experiments()) or "none"
-            raise StoreError(
-                f"{self.path} has no record of experiment {experiment!r}{said(where)}; it holds experiments: {known}"
-            )
-        write_jsonl(path, records, f"records of {experiment!r}{said(where)}")
+            raise StoreError(f"{self.path} has no record of experiment {asked}; it holds experiments: {known}")
+        write_jsonl(path, records, f"records of {asked}")
         return len(records)
 
 
@@ -343,7 +348,7 @@ def _named(err: sqlite3.Error, *names: str) -> bool:
     return (getattr(err, "sqlite_errorname", None) or "").startswith(names)
 
 
-class _Explained:
+class _StoreErrors:
     """Turns what sqlite3 raises into a StoreError of one sentence."""
 
     def __init__(self, path: Path) -> None:

@@ -54,24 +54,24 @@ def sweep(
     executor = ProcessExecutor(jobs) if executor is None else executor
     cells = [canonical.plain(config, f"configs[{i}]") for i, config in enumerate(configs)]
     keys = [config_key(cell) for cell in cells]
-    found = {r.key: r for r in store.records(experiment) if not r.failed}
-    todo = {key: cell for key, cell in zip(keys, cells, strict=True) if key not in found}
+    finished = {r.key: r for r in store.records(experiment) if not r.failed}
+    todo = {key: cell for key, cell in zip(keys, cells, strict=True) if key not in finished}
     costs = {key: 1.0 if cost is None else max(float(cost(cell)), 0.0) for key, cell in todo.items()}
     order = sorted(todo, key=lambda key: -costs[key])  # stable: equal costs keep the order given
     facts = dict(origin.provenance() if provenance is None else provenance) if todo else {}
     already = len(set(keys)) - len(todo)
-    with Progress(experiment, len(todo), sum(costs.values()), already, progress) as shown:
+    with Progress(experiment, len(todo), sum(costs.values()), skipped=already, show=progress) as shown:
         outcomes = executor.outcomes(run, [todo[key] for key in order])
         try:
             for outcome in outcomes:
                 key = order[outcome.index]
                 record = _record(experiment, todo[key], outcome, facts)
                 store.put(record)
-                found[key] = record
+                finished[key] = record
                 shown.advance(costs[key], record.failed)
         finally:
             getattr(outcomes, "close", lambda: None)()
-    return [found[key] for key in keys]
+    return [finished[key] for key in keys]
 
 
 def _record(experiment: str, config: dict[str, Any], outcome: Outcome, provenance: dict[str, Any]) -> Record:

@@ -108,6 +108,7 @@ def _plan(parser: argparse.ArgumentParser, *, models: bool = True) -> None:
     parser.add_argument("--tasks", nargs="+", help="only these")
     parser.add_argument("--tunings", nargs="+", help="only these")
     parser.add_argument("--dtype", help="of the weights (default: the preset's)")
+    parser.add_argument("--products", help="of float32 weights: float32, tf32 or bfloat16 (default: the preset's)")
     parser.add_argument("--engine", action="store_true", help="capture steps (CUDA)")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of a Dask cluster, whose workers make the runs")
 

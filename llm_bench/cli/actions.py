@@ -189,8 +189,8 @@ def estimate(arguments: argparse.Namespace) -> int:
     from helene.lab.store import Store
     from llm_bench.protocol.estimate import estimate as expect
     from llm_bench.protocol.estimate import size_of
-    from llm_bench.protocol.execute import experiment
     from llm_bench.protocol.plan import cells, test_runs, tuning_runs
+    from llm_bench.protocol.work import counted
     from llm_bench.runs.predicted_memory import predict_run
 
     bench = given.bench(arguments, check=False)
@@ -198,21 +198,40 @@ def estimate(arguments: argparse.Namespace) -> int:
     records = []
     if arguments.store.is_file():
         with Store(arguments.store, read_only=True) as store:
-            records = store.records(experiment(bench.preset.name))
+            records = [record for record in store.records() if "model" in record.config and record.config.get("steps")]
     total = 0.0
     for kind, name in bench.models.items():
         here = [c for c in cells(bench.preset) if c.kind == kind]
         runs = [r for c in here for r in tuning_runs(bench.preset, c, name, bench.device)]
         runs += [r for c in here for r in test_runs(bench.preset, c, name, bench.device, 1.0)]
         runs = [bench.asked(run) for run in runs]
-        found = expect(runs, sizes, records, lambda c: predict_run(c, bench.env.source(c.model)).total)
+        here = [run for run in runs if _has_rows(run, bench.env)]
+        found = expect(
+            here,
+            sizes,
+            records,
+            lambda c: predict_run(c, bench.env.source(c.model)).total,
+            lambda c: counted(c, bench.env),
+        )
         total += found.seconds
         print(
-            f"{kind}, {name}: {found.runs} runs, {readable_seconds(found.seconds)} of training "
-            f"({found.source} speed), {found.bytes / 2**30:.1f} GiB at most"
+            f"{kind}, {name}: {found.runs} runs, {readable_seconds(found.seconds)} ({found.source} speed), "
+            f"{found.bytes / 2**30:.1f} GiB at most"
         )
-    print(f"in all {readable_seconds(total)} one after the other; evaluation and loading come on top")
+    print(f"in all {readable_seconds(total)} one after the other, loading and evaluation included")
     return 0
+
+
+def _has_rows(run: Any, env: Any) -> bool:
+    """Whether the data folder has the run's rows; told once a task where it has not."""
+    from llm_bench.runs.environment import split_of
+
+    try:
+        split_of(run, env)
+    except (ValueError, FileNotFoundError) as err:
+        print(f"{run.task}: {err}", file=sys.stderr)
+        return False
+    return True
 
 
 def fetch(arguments: argparse.Namespace) -> int:

@@ -83,6 +83,8 @@ def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = (), ch
         changes["tunings"] = tuple(arguments.tunings)
     if arguments.dtype:
         changes["dtype"] = arguments.dtype
+    if arguments.products:
+        changes["products"] = arguments.products
     preset = dataclasses.replace(preset, **changes)
     if not arguments.model or arguments.data is None:
         if not arguments.draw_only:
@@ -134,6 +136,7 @@ def command(arguments: argparse.Namespace, what: str) -> str:
     for name in ("methods", "tasks", "tunings"):
         words += [f"--{name}", *given] if (given := getattr(arguments, name)) else []
     words += ["--dtype", arguments.dtype] if arguments.dtype else []
+    words += ["--products", arguments.products] if arguments.products else []
     words += ["--device", arguments.device] if arguments.device != "cpu" else []
     words += ["--engine"] if arguments.engine else []
     words += ["--out", str(arguments.out)] if arguments.out != Path("reports") else []

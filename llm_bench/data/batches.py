@@ -14,7 +14,7 @@ from llm_bench.data.encode import Encoded
 Side = Literal["left", "right"]
 Batch = dict[str, Tensor]
 PAD_TO = 8
-COARSE_ROW, COARSE_OPTION, COARSE_SITES = 32, 64, 128  # tokens, tokens, sites of a batch
+COARSE_OPTION, COARSE_SITES = 64, 128  # tokens, sites of a batch
 
 
 def collate(
@@ -34,9 +34,8 @@ def collate(
         pad_id: Fills rows; masked out.
         side: Where rows are filled up.
         labels: Whether to add ``labels``, the first right option of each example; all must then have equally many.
-        length: Row length is at least this: one shape for all batches, so that a captured step serves them all.
-        coarse: Round all sizes up more, rows beyond 128 tokens by at most a quarter: few shapes occur, for each of
-            which a step is captured.
+        length: Row length is at least this, see `llm_bench.data.row_lengths`.
+        coarse: Round sizes of options up more: few shapes occur, for each of which a step is captured.
         device: Where the tensors are wanted.
 
     Returns:
@@ -49,7 +48,7 @@ def collate(
     """
     rows = [row for example in examples for row in example.rows]
     longest = max(map(len, rows))
-    time = max(length, _coarse_row(longest) if coarse else multiple_of(longest, PAD_TO))
+    time = max(length, multiple_of(longest, PAD_TO))
     starts = [time - len(row) if side == "left" else 0 for row in rows]
     ids = np.full((len(rows), time), pad_id, np.int64)
     mask = np.zeros_like(ids)
@@ -102,8 +101,3 @@ def collate(
 def multiple_of(size: int, of: int) -> int:
     """The least multiple that is no smaller."""
     return -(-size // of) * of
-
-
-def _coarse_row(size: int) -> int:
-    """The next multiple of 32, of 64 beyond 256, of 128 beyond 512 and so on."""
-    return multiple_of(size, max(COARSE_ROW, 1 << max(0, (size - 1).bit_length() - 3)))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from helene.lab.store import Record
 from llm_bench.models.loading import DTYPES
+from llm_bench.protocol.speed import Model, Speeds, loading_seconds
+from llm_bench.protocol.work import Work, typical
 from llm_bench.runs import methods
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.runs.predicted_memory import TYPICAL_TOKENS
@@ -26,12 +26,14 @@ class ModelSize:
         embedding: Of the token embedding, which is counted once where it is tied.
         vocabulary: Tokens.
         hidden: Width.
+        layers: Blocks.
     """
 
     parameters: int
     embedding: int
     vocabulary: int
     hidden: int
+    layers: int = 12
 
 
 def size_of(source: str | os.PathLike[str]) -> ModelSize:
@@ -57,7 +59,7 @@ def size_of(source: str | os.PathLike[str]) -> ModelSize:
     if not total:
         layers, width = config.num_hidden_layers, config.hidden_size
         total = embedding + 12 * layers * width * width  # a transformer's usual count
-    return ModelSize(total, embedding, config.vocab_size, config.hidden_size)
+    return ModelSize(total, embedding, config.vocab_size, config.hidden_size, config.num_hidden_layers)
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,9 @@ class Estimate:
 
     Attributes:
         runs: How many.
-        seconds: Training seconds of all, one after the other.
+        seconds: Of all, one after the other: loading, steps, captures and evaluation.
         bytes: Of the largest.
-        source: ``measured`` or ``counted``: whether each run's speed was known from the store.
+        source: ``measured`` or ``counted``: whether runs like each were measured before.
     """
 
     runs: int
@@ -82,31 +84,28 @@ def estimate(
     sizes: Mapping[str, ModelSize],
     records: Iterable[Record] = (),
     predict: Callable[[RunConfig], int] | None = None,
+    work: Callable[[RunConfig], Work] = typical,
 ) -> Estimate:
     """What a plan will take.
 
     Args:
         configs: The runs.
         sizes: Of each model by name.
-        records: Runs made before: seconds a step are taken from those of the same cell.
+        records: Runs made before, on any task.
         predict: Peak bytes of a run, asked for the run that `step_bytes` takes for the largest.
+        work: What a run computes.
     """
-    known: dict[Any, list[float]] = {}
-    for record in records:
-        result = record.result
-        if result.get("steps"):
-            known.setdefault(_speed_key(record.config), []).append(result["training_seconds"] / result["steps"])
-    seconds, peak, sources = 0.0, 0, set()
+    speeds = Speeds(records, {name: Model(s.parameters, s.embedding, s.layers) for name, s in sizes.items()})
+    seconds, peak, sources = loading_seconds() * len({config.model for config in configs}), 0, set()
     largest: RunConfig | None = None
     for config in configs:
+        seconds += speeds.run(config, work(config))
         if config.method in UNTRAINED:
             continue
-        model, measured = sizes[config.model], known.get(_speed_key(config.to_dict()))
-        sources.add("measured" if measured else "counted")
-        a_step = statistics.median(measured) if measured else _counted_seconds(config, model)
-        seconds += a_step * config.steps
-        if step_bytes(config, model) > peak:
-            peak, largest = step_bytes(config, model), config
+        size = sizes[config.model]
+        sources.add("measured" if speeds.known(config) else "counted")
+        if step_bytes(config, size) > peak:
+            peak, largest = step_bytes(config, size), config
     if predict is not None and largest is not None:
         peak = predict(largest)
     return Estimate(len(configs), seconds, peak, " and ".join(sorted(sources)) or "counted")
@@ -126,24 +125,3 @@ def step_bytes(config: RunConfig, model: ModelSize) -> int:
         return model.parameters * size + 4 * trained + state + logits + tokens * layers * model.hidden * size * 16
     scratch = model.embedding * size if config.tuning == "full" else 0
     return model.parameters * size + state + scratch + logits + tokens * model.hidden * size * 12
-
-
-def _counted_seconds(config: RunConfig, model: ModelSize) -> float:
-    forwards = 3 if methods.is_first_order(config.method) else 2
-    tokens = config.batch_size * (config.row_length or TYPICAL_TOKENS.get(config.task, 64))
-    body = (model.parameters - model.embedding) * tokens + model.embedding * config.batch_size
-    moved = 3 * model.parameters * DTYPES[config.dtype].itemsize if config.tuning == "full" else 0
-    rate, traffic = _rates(config)
-    return forwards * body / rate + moved / traffic
-
-
-def _rates(config: RunConfig) -> tuple[float, float]:
-    """Multiply-adds and bytes a second that a device sustains; only used where no run has been measured."""
-    if config.device == "cpu":
-        return 2e10, 5e9
-    return (2.5e13 if config.dtype == "float32" else 2e14), 2e12
-
-
-def _speed_key(config: Mapping[str, Any]) -> tuple[Any, ...]:
-    names = ("model", "kind", "task", "method", "tuning", "dtype", "device", "batch_size", "engine")
-    return tuple(config[name] for name in names)

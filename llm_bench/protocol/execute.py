@@ -223,16 +223,24 @@ class Clock:
         steps = record.result.get("steps")
         if steps and steps == record.config.get("steps") and record.result.get("run_seconds"):
             self.seconds[_like(record.config)] = record.result["run_seconds"]
+            longest = max(self.seconds.get(_near(record.config), 0.0), record.result["run_seconds"])
+            self.seconds[_near(record.config)] = longest
 
     def has_time(self, config: RunConfig) -> bool:
-        """Whether a run of this kind would end in time; one of an unknown kind is begun while there is any."""
+        """Whether a run of this kind would end in time; of an unknown kind, the longest on its task is taken for it."""
         if self.end is None:
             return True
-        return time.monotonic() + self.seconds.get(_like(config.to_dict()), 0.0) < self.end
+        values = config.to_dict()
+        seconds = self.seconds.get(_like(values), self.seconds.get(_near(values), 0.0))
+        return time.monotonic() + seconds < self.end
 
 
 def _like(config: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(config[name] for name in ("kind", "task", "method", "tuning", "steps", "role", "engine", "products"))
+
+
+def _near(config: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(config[name] for name in ("kind", "task", "tuning", "steps", "engine", "products"))
 
 
 def _run_all(

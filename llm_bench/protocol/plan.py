@@ -13,6 +13,7 @@ from llm_bench.protocol.presets import TUNING_SEED, Preset
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.runs.natural_step import SLOPES, needs_slope
 from llm_bench.runs.untrained import unsupported
+from llm_bench.tasks import get_task
 from llm_bench.tasks.task import Kind
 
 
@@ -36,7 +37,7 @@ def cells(preset: Preset, methods: Iterable[str] | None = None, kinds: Iterable[
         for task in tasks:
             for method in preset.untrained:
                 cell = Cell(kind, task, method, "full")
-                if unsupported(_config(preset, cell, "x", "cpu", {})) is None:
+                if unsupported(_config(preset, cell, "x", "cuda", {})) is None:
                     found.append(cell)
             found += [Cell(kind, task, m, t) for m in preset.methods for t in preset.tunings]
     return [cell for cell in found if wanted is None or cell.method in wanted]
@@ -122,18 +123,26 @@ class Choice:
 
 
 def choose(records: Sequence[Record]) -> Choice:
-    """The step size with the best mean dev metric over the tuning seeds; of equal ones the lower dev loss."""
+    """The step size with the best mean dev metric over the tuning seeds; of equal ones the lower dev loss.
+
+    Where answers are generated it is the one with the lowest dev loss: generating on dev would take as long as the run.
+    """
     by_size: dict[float, list[Mapping[str, Any]]] = {}
     for record in records:
         by_size.setdefault(record.config["lr"], []).append(record.result)
     tried = []
     for lr in sorted(by_size):
         devs = [result["dev"] for result in by_size[lr] if result.get("dev")]
-        known = devs and len(devs) == len(by_size[lr])
-        metric = statistics.fmean(d["metric"] or 0.0 for d in devs) if known else None
-        loss = statistics.fmean(d["loss"] for d in devs) if known else None
+        whole = devs and len(devs) == len(by_size[lr])
+        metric = statistics.fmean(d["metric"] or 0.0 for d in devs) if whole else None
+        loss = statistics.fmean(d["loss"] for d in devs) if whole else None
         tried.append((lr, metric, loss, by_size[lr][0]["status"]))
-    usable = [(metric, -loss, lr) for lr, metric, loss, _ in tried if metric is not None and loss is not None]
+    by_loss = any(get_task(r.config["task"], r.config["kind"]).generates for r in records)
+    usable = [
+        (0.0 if by_loss else metric, -loss, lr)
+        for lr, metric, loss, _ in tried
+        if metric is not None and loss is not None
+    ]
     if not usable:
         return Choice(None, False, tuple(tried))
     lr = max(usable)[2]

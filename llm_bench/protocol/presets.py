@@ -8,6 +8,7 @@ from typing import Any
 
 from llm_bench.models.tuning import TUNINGS
 from llm_bench.runs import methods
+from llm_bench.runs.products import Products
 from llm_bench.tasks import get_task, task_names
 from llm_bench.tasks.task import FEW_SHOT_SEEDS, Kind
 
@@ -44,6 +45,7 @@ class Preset:
         num_test: Most test rows.
         target: Dev metric that ends the count, by (kind, task); None counts nothing.
         dtype: Of the weights.
+        products: Of float32 weights, see `RunConfig`.
         row_length: Of training batches by task, see `RunConfig`; one shape, and so one captured step.
     """
 
@@ -67,6 +69,7 @@ class Preset:
     num_test: int = 1000
     target: Mapping[tuple[Kind, str], float] = field(default_factory=dict)
     dtype: str = "float32"
+    products: Products = "float32"
     row_length: Mapping[str, int] = field(default_factory=dict)
     extend: int = 0
 
@@ -82,6 +85,7 @@ class Preset:
             "num_dev": self.num_dev,
             "num_test": self.num_test,
             "dtype": self.dtype,
+            "products": self.products,
             "k": self.k if few else None,
         }
         if method in self.untrained:
@@ -199,6 +203,31 @@ PRESETS = {
         },
         row_length=_ROWS,
         extend=2,
+    ),
+    "all": Preset(
+        "all",
+        "One GPU, every task of the paper with small models: matrix products in TF32, rows padded to eighths.",
+        {"causal": ("sst2", "wic", "wsc", "copa", "rte", "cb", "boolq", "squad"), "masked": task_names("masked")[:6]},
+        ("mezo", "helene", "helene-corrected", "helene-backprop", "zo-sgd-mmt", "zo-adam", "ft-adam"),
+        ("full",),
+        _UNTRAINED,
+        (0.25, 0.5, 1.0, 2.0),
+        {"masked": 2000, "causal": 2000},
+        20,
+        {"masked": FEW_SHOT_SEEDS, "causal": (0, 1, 2)},
+        first_order_steps={"masked": 1000, "causal": 625},
+        target={
+            ("masked", "sst2"): 0.7,
+            ("causal", "sst2"): 0.82,
+            ("causal", "copa"): 0.72,
+            ("causal", "rte"): 0.58,
+            ("causal", "cb"): 0.7,
+            ("causal", "boolq"): 0.66,
+            ("causal", "wsc"): 0.66,
+            ("causal", "wic"): 0.57,
+        },
+        products="tf32",
+        extend=3,
     ),
     "paper": Preset(
         "paper",

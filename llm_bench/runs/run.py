@@ -36,7 +36,7 @@ def run(config: Mapping[str, Any], env: Environment) -> dict[str, Any]:
         ``status`` and ``message``; ``test`` (metric, loss, option_loss, auc, num_examples) where the role allows; for
         trained methods ``dev`` at the best step, ``best_step``, ``curve`` (see `Progressed.look`), ``target`` (steps,
         forwards, seconds; inf is a miss), ``forwards``, ``tokens`` and ``padded_tokens`` of the steps, ``steps_made``
-        (how: see `Stepper.made`), ``hyper`` (what the optimizer was told), ``training_seconds``,
+        (in which mode, for what reason), ``hyper`` (what the optimizer was told), ``training_seconds``,
         ``evaluation_seconds``, ``peak_bytes`` by phase, ``energy_joules``, ``optimizer`` (its own diagnostics),
         ``trajectory_bytes``, ``replayed`` (whether the replay gave dev's loss again); for all ``parameters``,
         ``preflight``, ``data``.
@@ -71,13 +71,10 @@ def _run(config: RunConfig, env: Environment, key: str) -> dict[str, Any]:
     except OSError as err:  # it is an extra: what the run found is worth more
         result["trajectory_bytes"] = None
         result["message"] += f"; its trajectory was not kept: {err}"
-    if state.curve and (config.role == "test" or training.task.generates):
+    if state.curve and config.role == "test":
         result["replayed"] = training.to_best()
         scored = forwards_of(evaluate, config.products, opened.model.device.type)
-        if training.task.generates:
-            result["dev"]["metric"] = scored(opened.model, training.task, training.tokens.dev).metric
-        if config.role == "test":
-            result["test"] = scored(opened.model, training.task, opened.test_tokens(config)).summary()
+        result["test"] = scored(opened.model, training.task, opened.test_tokens(config)).summary()
     folder.remove()
     return {**result, **facts}
 
@@ -121,7 +118,7 @@ def _trained(config: RunConfig, training: Training, state: Progressed) -> dict[s
         "forwards": state.forwards,
         "tokens": state.tokens,
         "padded_tokens": state.padded_tokens,
-        "steps_made": training.stepper.made(),
+        "steps_made": [{"mode": mode, "reason": reason, "steps": number} for mode, reason, number in state.made],
         "hyper": training.told(),
         "training_seconds": state.training_seconds,
         "evaluation_seconds": state.evaluation_seconds,

@@ -12,7 +12,9 @@ import torch
 from llm_bench.data import token_cache
 from llm_bench.data.batches import Batch, Side, collate
 from llm_bench.data.encode import Encoded
+from llm_bench.data.row_lengths import length_of, row_lengths
 from llm_bench.data.splits import Split
+from llm_bench.data.stream import BatchStream
 from llm_bench.evaluation import evaluate
 from llm_bench.evaluation.preflight import preflight
 from llm_bench.evaluation.scoring import LOSSES
@@ -58,6 +60,7 @@ class Session:
             self.model = model or loading.load(env.source(config.model), config.kind, config.dtype, env.device)
             self.reset: tuning.Reset = tuning.prepare(self.model, config.tuned_by())
         self._tokens: dict[Any, Tokens] = {}
+        self._lengths: dict[Any, tuple[int, ...]] = {}
         self._preflights: dict[str, dict[str, Any]] = {}
 
     def fresh_peaks(self) -> PeakBytes:
@@ -121,15 +124,34 @@ class Session:
             self.model.pad_id,
             self.side,
             labels=task.loss == "classification",
-            length=config.row_length,
+            length=max(config.row_length, self._length(config, rows)),
             coarse=config.engine,
             device=self.model.device,
         )
+
+    def _length(self, config: RunConfig, rows: Sequence[int]) -> int:
+        """Of the batch's rows, where steps are captured: one of the few that the run has; else 0."""
+        if not config.engine:
+            return 0
+        train = self.tokens(config).train
+        names = ("task", "data_seed", "k", "num_train", "num_dev", "num_test", "batch_size", "steps", "row_length")
+        key = tuple(getattr(config, name) for name in names)
+        if key not in self._lengths:
+            stream = BatchStream(len(train), config.batch_size, config.data_seed)
+            batches = (stream.rows(step) for step in range(1, config.steps + 1))
+            self._lengths[key] = row_lengths(_needs(train, batch, config.row_length) for batch in batches)
+        return length_of(_needs(train, rows, config.row_length)[0], self._lengths[key])
 
     def loss(self, config: RunConfig) -> Any:
         """The task's training loss, a function of module and batch."""
         call = LOSSES[get_task(config.task, config.kind).loss]
         return products.forwards_of(call, config.products, self.model.device.type)
+
+
+def _needs(train: Sequence[Encoded], batch: Sequence[int], least: int) -> tuple[int, int]:
+    """The longest row of a batch and its number of rows."""
+    lengths = [len(row) for index in batch for row in train[index].rows]
+    return max(least, *lengths), len(lengths)
 
 
 _open: dict[Any, Session] = {}

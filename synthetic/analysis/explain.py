@@ -49,18 +49,21 @@ class Explained:
 def explain(series: Series, ratio: tuple[float, float, float] | None, members: Sequence[Series]) -> Explained | None:
     """What explains a series' ratio to MeZO, given all series of its family and start.
 
-    None for methods that are no candidates, for variants, and for borrowed starts: their runs are explained once.
+    A variant is explained by controls of the same variant. None for methods that are no candidates, for variants
+    without controls, and for borrowed starts: their runs are explained once.
     """
-    if series.method not in CANDIDATES or ratio is None or series.borrowed or series.variant:
+    if series.method not in CANDIDATES or ratio is None or series.borrowed:
         return None
     rivals = {}
     for other in members:
-        if other.method in CONTROLS_OF_A_WIN and not other.variant:
+        if other.method in CONTROLS_OF_A_WIN and other.variant == series.variant:
             against = ratio_of(other, series)
             if against is not None:
                 rivals[other.method] = against
+    if series.variant and not rivals:
+        return None
     outcome = "win" if ratio[2] < 1.0 else "loss" if ratio[1] > 1.0 else "draw"
-    return Explained(series, ratio, rivals, outcome, _cause(outcome, rivals))
+    return Explained(candidate=series, ratio=ratio, rivals=rivals, outcome=outcome, cause=_cause(outcome, rivals))
 
 
 def _cause(outcome: str, rivals: dict[str, tuple[float, float, float]]) -> str:

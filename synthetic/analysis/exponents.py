@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from helene.lab.cells import percentile_interval
-from helene.lab.fits import Cells, Explanation, PowerLawFit, compare_explanations, fit_power_law
+from helene.lab.fits import CandidateLaw, Cells, PowerLawFit, compare_laws, fit_power_law
 from synthetic.analysis.results import Series
 
 FEWEST_CELLS, LEAST_D, LEAST_W = 8, 64, 16
-EXPLANATIONS = (
-    Explanation("max d_i and d", ("max_d", "d")),
-    Explanation("power of d", ("d",)),
-    Explanation("power of max d_i", ("max_d",)),
-    Explanation("power of tr H / mu", ("trace_over_mu",)),
-    Explanation("a + b d", ("d",), "linear"),
-    Explanation("a + b max d_i", ("max_d",), "linear"),
+LAWS = (
+    CandidateLaw("max d_i and d", ("max_d", "d")),
+    CandidateLaw("power of d", ("d",)),
+    CandidateLaw("power of max d_i", ("max_d",)),
+    CandidateLaw("power of tr H / mu", ("trace_over_mu",)),
+    CandidateLaw("a + b d", ("d",), "linear"),
+    CandidateLaw("a + b max d_i", ("max_d",), "linear"),
 )
 
 
@@ -97,7 +97,7 @@ def ratio_of(series: Series, base: Series) -> tuple[float, float, float] | None:
     if not common:
         return None
     pairs = zip((series, base), zip(*common, strict=True), strict=True)
-    picked = [s.measured().where(_mask(len(s.cells), list(at))) for s, at in pairs]
+    picked = [s.measured().where(np.isin(np.arange(len(s.cells)), at)) for s, at in pairs]
     logs = [cells.bootstrap_log_medians(2000, np.random.default_rng(k)) for k, cells in enumerate(picked)]
     with np.errstate(invalid="ignore", divide="ignore"):
         draws = (logs[0] - logs[1]).mean(1)
@@ -115,15 +115,9 @@ def in_forwards(ratio: tuple[float, float, float], series: Series, base: Series)
     return ratio[0] * factor, ratio[1] * factor, ratio[2] * factor
 
 
-def _mask(size: int, indices: list[int]) -> np.ndarray:
-    mask = np.zeros(size, bool)
-    mask[indices] = True
-    return mask
-
-
-def explanations_of(series: Series) -> list[dict[str, Any]]:
+def laws_of(series: Series) -> list[dict[str, Any]]:
     """The competing laws by held-out error, the best first."""
     cells = series.measured()
-    varied = [e for e in EXPLANATIONS if all(len(set(cells.columns[p].tolist())) > 1 for p in e.predictors)]
-    kept = ("name", "error", "excess", "excess_se", "num_params")
-    return [{name: getattr(held, name) for name in kept} for held in compare_explanations(cells, varied)]
+    varied = [law for law in LAWS if all(len(set(cells.columns[p].tolist())) > 1 for p in law.predictors)]
+    names = ("name", "error", "excess", "excess_se", "num_params")
+    return [{name: getattr(held, name) for name in names} for held in compare_laws(cells, varied)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from helene.lab.fits import Cells
 from helene.lab.records import Record, config_key
-from synthetic.design import CONTROLS, Cell, Design, control_config, trials
+from synthetic.design import CONTROLS, Design, PlannedCell, control_config, trials
 
 TITLES = {
     "helene": "HELENE",
@@ -53,7 +53,7 @@ FAMILIES = {
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCell:
     """One cell.
 
     Attributes:
@@ -68,7 +68,7 @@ class Measured:
         cap: Most steps.
         best: The chosen trial; empty if none reached the target.
         edge: Whether its step size was at the edge of its grid.
-        options: The trials.
+        trials: Those that were tried.
         tuning: Per trial, its steps on the tuning seeds; empty if nothing was tuned.
         tuning_letters: Per trial, one status letter per tuning seed.
         forwards_per_step: None where no such count is fair.
@@ -88,7 +88,7 @@ class Measured:
     cap: float
     best: Mapping[str, Any]
     edge: bool
-    options: tuple[Mapping[str, Any], ...]
+    trials: tuple[Mapping[str, Any], ...]
     tuning: tuple[tuple[float, ...], ...]
     tuning_letters: tuple[str, ...]
     forwards_per_step: float | None
@@ -127,7 +127,7 @@ class Series:
     start: str
     method: str
     variant: str
-    cells: tuple[Measured, ...]
+    cells: tuple[MeasuredCell, ...]
     ran_from: str = ""
     borrowed: str = ""
     unsupported: tuple[str, ...] = ()
@@ -176,8 +176,8 @@ class Series:
 
 def collect(design: Design, records: Iterable[Record]) -> list[Series]:
     """The series of a design, in its order, each start of a cell that stands for several in a series of its own."""
-    found = {record.key: record for record in records}
-    grouped: dict[tuple[str, str, str, str], list[tuple[Cell, str]]] = {}
+    by_key = {record.key: record for record in records}
+    grouped: dict[tuple[str, str, str, str], list[tuple[PlannedCell, str]]] = {}
     for cell in design.cells:
         for start in cell.starts:
             key = (cell.family, start, cell.config["method"], cell.config["variant"])
@@ -185,13 +185,15 @@ def collect(design: Design, records: Iterable[Record]) -> list[Series]:
     order = {name: i for i, name in enumerate(TITLES)}
     firsts = {key[:2]: i for i, key in reversed(list(enumerate(grouped)))}
     ordered = sorted(grouped, key=lambda key: (firsts[key[0], key[1]], order.get(key[2], len(order))))
-    return [_series(key, grouped[key], found) for key in ordered]
+    return [_series(key, grouped[key], by_key) for key in ordered]
 
 
-def _series(key: tuple[str, str, str, str], members: list[tuple[Cell, str]], found: Mapping[str, Record]) -> Series:
+def _series(
+    key: tuple[str, str, str, str], members: list[tuple[PlannedCell, str]], by_key: Mapping[str, Record]
+) -> Series:
     measured, reasons = [], []
     for cell, _ in members:
-        record = found.get(config_key(cell.config))
+        record = by_key.get(config_key(cell.config))
         if record is None or record.failed:
             continue
         if record.result["status"] == "unsupported":
@@ -199,19 +201,26 @@ def _series(key: tuple[str, str, str, str], members: list[tuple[Cell, str]], fou
             continue
         theory = None
         if cell.config["method"] in CONTROLS:
-            theory = found.get(config_key(control_config(cell)))
+            theory = by_key.get(config_key(control_config(cell)))
         measured.append(_measured(record, theory))
     ordered = sorted(measured, key=lambda c: (c.n, c.max_d, c.d))
     cell, borrowed = members[0]
     kind = cell.config["problem"]["kind"]
-    return Series(*key, tuple(ordered), cell.starts[0], borrowed, tuple(dict.fromkeys(reasons)), kind)
+    return Series(
+        *key,
+        cells=tuple(ordered),
+        ran_from=cell.starts[0],
+        borrowed=borrowed,
+        unsupported=tuple(dict.fromkeys(reasons)),
+        problem=kind,
+    )
 
 
-def _measured(record: Record, theory: Record | None) -> Measured:
+def _measured(record: Record, theory: Record | None) -> MeasuredCell:
     result, problem = record.result, record.result["problem"]
     tuning = result.get("tuning", {"steps": [], "status": []})
-    told = {} if theory is None or theory.failed else theory.result
-    return Measured(
+    prediction = {} if theory is None or theory.failed else theory.result
+    return MeasuredCell(
         key=record.key,
         n=problem["n"],
         max_d=problem["max_d"],
@@ -223,13 +232,13 @@ def _measured(record: Record, theory: Record | None) -> Measured:
         cap=float(result["test"]["budget"]),
         best=result.get("best_trial") or {},
         edge=result["edge"],
-        options=tuple(trials(record.config["space"])),
+        trials=tuple(trials(record.config["space"])),
         tuning=tuple(tuple(row) for row in tuning["steps"]),
         tuning_letters=tuple(tuning["status"]),
         forwards_per_step=result["forwards_per_step"],
-        predicted=told.get("steps"),
-        theory=told.get("theory", ""),
-        scatter=tuple(told["range"]) if told.get("range") else None,
+        predicted=prediction.get("steps"),
+        theory=prediction.get("theory", ""),
+        scatter=tuple(prediction["range"]) if prediction.get("range") else None,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from synthetic.analysis.results import Measured, Series
+from synthetic.analysis.results import MeasuredCell, Series
 from synthetic.analysis.tuning import useful_width
 
 
@@ -38,7 +38,7 @@ class Sensitivity:
 
 def sensitivities(all_series: Iterable[Series]) -> list[Sensitivity]:
     """Of every tuned method in every family, its starts taken together, in the order given."""
-    grouped: dict[tuple[str, str], list[Measured]] = {}
+    grouped: dict[tuple[str, str], list[MeasuredCell]] = {}
     for s in all_series:
         cells = [c for c in s.cells if "q" in c.best and c.tuning]
         if cells and not s.borrowed:
@@ -46,33 +46,38 @@ def sensitivities(all_series: Iterable[Series]) -> list[Sensitivity]:
     return [_sensitivity(family, label, cells) for (family, label), cells in grouped.items()]
 
 
-def _sensitivity(family: str, label: str, cells: Sequence[Measured]) -> Sensitivity:
+def _sensitivity(family: str, label: str, cells: Sequence[MeasuredCell]) -> Sensitivity:
     letters = "".join(text for c in cells for text in c.tuning_letters)
     lost = sum(letters.count(x) for x in "dns") / len(letters) if letters else None
     untuned = [ratio for c in cells if (ratio := _untuned(c)) is not None]
-    axes = _axes(cells[0].options)
+    axes = _axes(cells[0].trials)
     settings = {
         name: {value: statistics.median(_with(c, name, value) for c in cells) for value in values}
         for name, values in axes.items()
         if name != "q" and len(values) > 1
     }
     return Sensitivity(
-        label, family, useful_width(cells), statistics.median(untuned) if untuned else None, lost, settings
+        method=label,
+        family=family,
+        width=useful_width(cells),
+        untuned=statistics.median(untuned) if untuned else None,
+        lost=lost,
+        settings=settings,
     )
 
 
-def _axes(options: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    return {name: sorted({option[name] for option in options}) for name in options[0]}
+def _axes(trials: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    return {name: sorted({trial[name] for trial in trials}) for name in trials[0]}
 
 
-def _untuned(c: Measured) -> float | None:
-    middle = {name: values[len(values) // 2] for name, values in _axes(c.options).items() if name != "q"}
-    for option, median in zip(c.options, c.tuning_medians, strict=True):
-        if math.isclose(option["q"], 1.0) and all(option[name] == value for name, value in middle.items()):
+def _untuned(c: MeasuredCell) -> float | None:
+    middle = {name: values[len(values) // 2] for name, values in _axes(c.trials).items() if name != "q"}
+    for trial, median in zip(c.trials, c.tuning_medians, strict=True):
+        if math.isclose(trial["q"], 1.0) and all(trial[name] == value for name, value in middle.items()):
             return median / min(c.tuning_medians)
     return None
 
 
-def _with(c: Measured, name: str, value: float) -> float:
-    pairs = zip(c.options, c.tuning_medians, strict=True)
-    return min(median for option, median in pairs if option[name] == value) / min(c.tuning_medians)
+def _with(c: MeasuredCell, name: str, value: float) -> float:
+    pairs = zip(c.trials, c.tuning_medians, strict=True)
+    return min(median for trial, median in pairs if trial[name] == value) / min(c.tuning_medians)

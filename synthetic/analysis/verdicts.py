@@ -26,10 +26,10 @@ from synthetic.analysis.exponents import (
     FEWEST_CELLS,
     LEAST_D,
     Fit,
-    explanations_of,
     fit_of,
     fits_of,
     in_forwards,
+    laws_of,
     main_fit,
     ratio_of,
 )
@@ -37,8 +37,8 @@ from synthetic.analysis.results import Series
 from synthetic.design import CONTROLS, FIRST_ORDER
 
 MARGIN, NEAR, FAR = 0.05, 0.25, 0.75
-INTERACTING = ("coupled", "regression")  # problems whose layers do; the theorem supposes that they do not
-_NO_SCATTER = 100  # draws of a bootstrap of exact numbers, all equal
+INTERACTING = ("coupled", "regression")  # kinds of problems whose layers interact, which the theorem excludes
+_NO_SCATTER = 100  # bootstrap draws of exact numbers: all are equal, so that few serve
 Follows = Literal["max_d", "d", "neither", "between", "not_max_d", "unknown"]
 
 
@@ -74,7 +74,7 @@ class Analysed:
     Attributes:
         series: What was measured.
         fits: By subset.
-        explanations: Competing laws by held-out error, the best first; empty with few cells.
+        laws: Competing laws by held-out error, the best first; empty with few cells.
         control: For the two controls.
         follows: What the steps follow.
         verdict: On "steps follow max_i d_i and not d", in the design's words.
@@ -85,7 +85,7 @@ class Analysed:
 
     series: Series
     fits: dict[str, Fit]
-    explanations: list[dict[str, Any]]
+    laws: list[dict[str, Any]]
     control: Control | None
     follows: Follows
     verdict: str
@@ -122,7 +122,7 @@ def analyse(all_series: Sequence[Series]) -> list[Analysed]:
     for s in all_series:
         members = groups[s.family, s.start]
         runs = tuple(c.key for m in members if m.method in CONTROLS for c in m.cells)
-        if runs not in instruments:  # borrowed series are the same runs
+        if runs not in instruments:  # borrowed series share their runs, and so this
             instruments[runs] = _instrument(members)
         mine = tuple(c.key for c in s.cells)
         if mine not in fits:
@@ -138,12 +138,12 @@ def _analysed(s: Series, members: Sequence[Series], fits: dict[str, Fit], instru
     against = mezo if s.method != "mezo" and s.method not in FIRST_ORDER else None
     ratio = None if against is None else ratio_of(s, against)
     forwards = None if against is None or ratio is None else in_forwards(ratio, s, against)
-    held_out = [] if len(s.cells) < FEWEST_CELLS or main.law is None else explanations_of(s)
+    held_out = [] if len(s.cells) < FEWEST_CELLS or main.law is None else laws_of(s)
     control = next((c for c in instrument.controls if CONTROLS.get(s.method) == c.kind), None)
     return Analysed(
         series=s,
         fits=fits,
-        explanations=held_out,
+        laws=held_out,
         control=control,
         follows=follows,
         verdict=verdict_of(s, follows, instrument.broken),
@@ -193,9 +193,9 @@ def _instrument(members: Sequence[Series]) -> _Instrument:
             ends[CONTROLS[s.method]] = fit_of("", subset, num_bootstrap=_NO_SCATTER)
     references = {}
     for name in ("max_d", "d"):
-        found = [fit.exponent(name) for kind in ("positive", "negative") if (fit := ends.get(kind)) is not None]
-        if len(found) == 2 and found[0] is not None and found[1] is not None:
-            references[name] = (found[0][0], found[1][0])
+        positive, negative = (ends[kind].exponent(name) if kind in ends else None for kind in ("positive", "negative"))
+        if positive is not None and negative is not None:
+            references[name] = (positive[0], negative[0])
     return _Instrument(tuple(controls), references)
 
 

@@ -1,14 +1,12 @@
 r"""Predicted counts of the two controls, cell by cell, on the very grid that is measured.
 
-Theories, the sharpest that the family allows. On quadratics whose layers do not interact the exact chain of `chain`; on
-other separable losses draws of the recursion itself where d is small, else the density of `mean_field`, with the factor
-by which the chain's median differs from its mean on isotropic layers of the same number and width; on quadratics whose
-layers interact such draws too; on real data the second moments M = E[x xᵀ] of the quadratic model at the minimizer,
-which obey a linear recursion:
+Each family gets the sharpest theory that it allows:
 
-    M ← M − η (H M + M H) + η² (2 H M H + tr(H M H) I)          with one direction for all layers,
-
-and with one per layer the last bracket is H M H plus, in each layer's own block, what the bracket above says of it.
+* quadratics whose layers do not interact: the exact chain of `chain`;
+* other separable losses at small d, and quadratics whose layers interact: draws of the recursion itself;
+* other separable losses at larger d: the density of `mean_field`, times the factor by which the chain's median differs
+  from its mean on isotropic layers of the same number and width;
+* real data: the mean of `second_moments`.
 """
 
 from __future__ import annotations
@@ -16,13 +14,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from synthetic.control_theory import chain
 from synthetic.control_theory.mean_field import PROFILES, Group, mean_field_steps
+from synthetic.control_theory.second_moments import second_moment_steps
 from synthetic.design import seeds
 from synthetic.methods.scale import scale_of
 from synthetic.problems import Problem, build
@@ -30,7 +29,7 @@ from synthetic.problems.separable import Separable
 from synthetic.problems.starts import starts
 
 _START_SEEDS = 16
-_DRAWN_TO = 192  # above, draws would cost more than all else
+_DRAWN_TO = 192  # largest d at which draws cost less than the rest of a cell
 _Kind = tuple[tuple[tuple[float, float, float], int], ...]
 
 
@@ -48,34 +47,34 @@ def predict_cell(config: dict[str, Any]) -> dict[str, Any]:
     groups, kind = spec["layers"], spec["kind"]
     if kind == "gram":  # isotropic: the mean falls by 1 − 1 / (d + 2) a step, at q = 1
         size = groups[0][1] if per_layer else groups[0][0] * groups[0][1]
-        return _told("closed form", math.log(target) / math.log1p(-1.0 / (size + 2.0)))
+        return _result("closed form", math.log(target) / math.log1p(-1.0 / (size + 2.0)))
     problem = build(spec)
     x0 = starts(problem, config["start"]["kind"], config["start"]["size"], range(_START_SEEDS))
     if kind == "quadratic":
         assert isinstance(problem, Separable)
-        return _told("exact chain", _chain(problem, x0[0], per_layer, target), problem.layers.d)
-    if kind == "coupled":  # its runs scatter widely, so that the mean says little of the median
+        return _result("exact chain", _chain(problem, x0[0], per_layer, target), problem.layers.d)
+    if kind == "coupled":  # runs scatter so widely that their mean says little of the median
         counts = _drawn_coupled(problem, config["start"], x0[0], per_layer, target)
-        return _told("direct draws", counts, problem.layers.d)
+        return _result("direct draws", counts, problem.layers.d)
     if not isinstance(problem, Separable):
-        return _told("quadratic model", second_moment_steps(problem, x0.numpy(), per_layer, target))
+        return _result("quadratic model", second_moment_steps(problem, x0.numpy(), per_layer, target))
     if problem.layers.d <= _DRAWN_TO:
         scale = scale_of(problem, x0[0], target)
         anchor = scale.layer_trace if per_layer else scale.trace
         counts = _drawn(kind, _kinds(problem, x0[0], per_layer), round(anchor, 9), per_layer, target)
-        return _told("direct draws", counts, problem.layers.d)
+        return _result("direct draws", counts, problem.layers.d)
     steps = _mean_field(problem, kind, x0[0], per_layer, target)
     if len(groups) == 1:
         steps *= _median_over_mean(*groups[0], per_layer, target)
-    return _told("mean field", steps)
+    return _result("mean field", steps)
 
 
-def _told(theory: str, found: float | chain.Array, d: int = 0) -> dict[str, Any]:
+def _result(theory: str, counts: float | chain.Array, d: int = 0) -> dict[str, Any]:
     """The result, from a count or from many runs at many step sizes."""
-    if isinstance(found, float):
-        return {"status": "reached", "steps": found, "theory": theory, "range": None}
-    band = chain.scatter(found, *(len(which) for which in seeds(d).values()))
-    return {"status": "reached", "steps": chain.tuned(found), "theory": theory, "range": list(band)}
+    if isinstance(counts, float):
+        return {"status": "reached", "steps": counts, "theory": theory, "range": None}
+    band = chain.scatter(counts, *(len(chosen) for chosen in seeds(d).values()))
+    return {"status": "reached", "steps": chain.tuned(counts), "theory": theory, "range": list(band)}
 
 
 def _runs(d: int) -> int:
@@ -180,76 +179,3 @@ def _kind(problem: Separable, x0: torch.Tensor, part: slice) -> _Kind:
     distances = problem.features(x0)[part].abs()
     rows = zip(problem.eigenvalues[part].tolist(), problem.scales[part].tolist(), distances.tolist(), strict=True)
     return tuple(sorted(Counter((a, s, round(u, 12)) for a, s, u in rows).items()))
-
-
-def second_moment_steps(problem: Problem, x0: np.ndarray, per_layer: bool, target: float) -> float:
-    """Steps until the mean gap of the quadratic model reaches the target, at the best step size; see the module."""
-    scale = scale_of(problem, torch.from_numpy(x0[0]), target)
-    anchor = scale.layer_trace if per_layer else scale.trace
-    blocks = problem.layers.slices() if per_layer else [slice(0, problem.layers.d)]
-    if problem.separable:  # in the eigenbasis only the diagonal of M matters
-        u = problem.features(torch.from_numpy(x0)).numpy()
-        lam = problem.curvature(torch.zeros(problem.layers.d, dtype=torch.float64)).numpy()
-        model: _Model = _Diagonal(lam, (u * u).mean(0), blocks)
-    else:
-        hessian = problem.hessian(torch.zeros(problem.layers.d, dtype=torch.float64)).numpy()
-        model = _Full(hessian, x0.T @ x0 / len(x0), blocks)
-    found = math.inf
-    for q in chain.STEP_SIZES:
-        found = min(found, _mean_count(model, q / anchor, target, found))
-    return found
-
-
-class _Model(Protocol):
-    """Second moments of a quadratic model."""
-
-    start: np.ndarray
-
-    def gap(self, moments: np.ndarray) -> float: ...
-
-    def move(self, moments: np.ndarray, eta: float) -> np.ndarray: ...
-
-
-class _Full:
-    def __init__(self, hessian: np.ndarray, moments: np.ndarray, blocks: list[slice]) -> None:
-        self.hessian, self.start, self.blocks = hessian, moments, blocks
-
-    def gap(self, moments: np.ndarray) -> float:
-        return float(np.vdot(self.hessian, moments))
-
-    def move(self, moments: np.ndarray, eta: float) -> np.ndarray:
-        hm = self.hessian @ moments
-        hmh = hm @ self.hessian
-        moments = moments - eta * (hm + hm.T) + eta**2 * hmh
-        for part in self.blocks:
-            own = hmh[part, part]
-            moments[part, part] += eta**2 * (own + np.trace(own) * np.eye(len(own)))
-        return moments
-
-
-class _Diagonal:
-    def __init__(self, eigenvalues: np.ndarray, moments: np.ndarray, blocks: list[slice]) -> None:
-        self.eigenvalues, self.start = eigenvalues, moments
-        self.starts, self.sizes = [b.start for b in blocks], [b.stop - b.start for b in blocks]
-
-    def gap(self, moments: np.ndarray) -> float:
-        return float(self.eigenvalues @ moments)
-
-    def move(self, moments: np.ndarray, eta: float) -> np.ndarray:
-        slopes = self.eigenvalues**2 * moments
-        spread = np.repeat(np.add.reduceat(slopes, self.starts), self.sizes)
-        return moments - 2.0 * eta * self.eigenvalues * moments + eta**2 * (2.0 * slopes + spread)
-
-
-def _mean_count(model: _Model, eta: float, target: float, limit: float) -> float:
-    moments, t = model.start, 0
-    start = gap = model.gap(moments)
-    while gap > target * start:
-        if t >= min(limit, 10**6) or not 0.0 < gap <= 1e3 * start:
-            return math.inf
-        moments = model.move(moments, eta)
-        before, gap = gap, model.gap(moments)
-        t += 1
-    if gap <= 0.0:
-        return math.inf
-    return t - math.log(target * start / gap) / math.log(before / gap)  # the decay inside a step is exponential

@@ -37,7 +37,7 @@ class Exponent:
 
 
 @dataclass(frozen=True)
-class Analysed:
+class MeasuredPopulation:
     """One population.
 
     Attributes:
@@ -94,43 +94,43 @@ class ForwardOnly:
 class Findings:
     """All of it, with the verdict and the sentence."""
 
-    populations: tuple[Analysed, ...]
+    populations: tuple[MeasuredPopulation, ...]
     forward: ForwardOnly
     verdict: str
     answer: str
 
 
-def analyse(records: Iterable[Record]) -> Findings:
+def findings_of(records: Iterable[Record]) -> Findings:
     """Fit, judge and answer; failed records are left out.
 
     Raises:
         ValueError: If no population is left.
     """
-    found = [r for r in records if not r.failed]
-    rows = tuple(_analysed(r) for r in found if r.config["kind"] == "batch")
+    finished = [r for r in records if not r.failed]
+    rows = tuple(_measured(r) for r in finished if r.config["kind"] == "batch")
     if not rows:
         raise ValueError("no population was measured; run `helene scaling agnb` again, its cells failed")
-    forward = _forward([r for r in found if r.config["kind"] == "forward_only"])
+    forward = _forward([r for r in finished if r.config["kind"] == "forward_only"])
     verdict = _verdict(rows)
     return Findings(rows, forward, verdict, _answer(rows, forward, verdict))
 
 
-def of_group(rows: Sequence[Analysed], group: Group) -> list[Analysed]:
+def of_group(rows: Sequence[MeasuredPopulation], group: Group) -> list[MeasuredPopulation]:
     """The populations of a group."""
     return [row for row in rows if row.group == group]
 
 
-def _analysed(record: Record) -> Analysed:
+def _measured(record: Record) -> MeasuredPopulation:
     config, result = record.config, record.result
     group: Group = "certain" if config["labels"] == "certain" else "away" if config["distance"] > 0 else "optimum"
     estimators = result["estimators"]
     at = config["batches"].index(ASYMPTOTIC_FROM)
-    return Analysed(
+    return MeasuredPopulation(
         record,
         group,
-        {name: _exponent(config["batches"], [x["error"] for x in rows]) for name, rows in estimators.items()},
-        _exponent(config["batches"], [x["mean"] for x in estimators["returned"]]),
-        ratio_of_medians(estimators["returned"][at]["sd"], estimators["sampled"][at]["sd"], num_bootstrap=500),
+        error={name: _exponent(config["batches"], [x["error"] for x in rows]) for name, rows in estimators.items()},
+        mean=_exponent(config["batches"], [x["mean"] for x in estimators["returned"]]),
+        spread=ratio_of_medians(estimators["returned"][at]["sd"], estimators["sampled"][at]["sd"], num_bootstrap=500),
     )
 
 
@@ -155,7 +155,7 @@ def _forward(records: Sequence[Record]) -> ForwardOnly:
     return ForwardOnly(ordered, _exponent(dims, [r.result["snr"] for r in usable], "d"), dims)
 
 
-def _verdict(rows: Sequence[Analysed]) -> str:
+def _verdict(rows: Sequence[MeasuredPopulation]) -> str:
     """Of the statement that what Algorithm 2 returns tends to the Hessian's diagonal."""
     if any(x["z"] > LARGEST_Z for row in rows for xs in row.record.result["estimators"].values() for x in xs):
         return "broken_instrument"
@@ -165,7 +165,7 @@ def _verdict(rows: Sequence[Analysed]) -> str:
     return "not_consistent" if "converges" not in tendencies and tendencies != {"unclear"} else "not_resolved"
 
 
-def _answer(rows: Sequence[Analysed], forward: ForwardOnly, verdict: str) -> str:
+def _answer(rows: Sequence[MeasuredPopulation], forward: ForwardOnly, verdict: str) -> str:
     if verdict == "broken_instrument":
         return (
             "No answer: drawn means differ from their exact values by more than chance allows, so the draws are wrong."
@@ -184,10 +184,10 @@ def _answer(rows: Sequence[Analysed], forward: ForwardOnly, verdict: str) -> str
     for group, place in places:
         some = of_group(rows, group)
         if some:
-            parts.append(f"{place} its relative error {_said(some, 'returned')}")
+            parts.append(f"{place} its relative error {_tendency_of(some, 'returned')}")
     optimum = of_group(rows, "optimum")
     if optimum:
-        parts.append(f"the mean of per-sample squares {_said(optimum, 'squares')} at the optimum")
+        parts.append(f"the mean of per-sample squares {_tendency_of(optimum, 'squares')} at the optimum")
     if forward.records:
         last = forward.records[-1].config["d"]
         rank = forward.median("rank")[-1]
@@ -197,7 +197,7 @@ def _answer(rows: Sequence[Analysed], forward: ForwardOnly, verdict: str) -> str
     return f"{opening}: {'; '.join(parts)}."
 
 
-def _said(rows: Sequence[Analysed], estimator: str) -> str:
+def _tendency_of(rows: Sequence[MeasuredPopulation], estimator: str) -> str:
     """What an estimator's error does in most populations, with the median exponent and how many agree."""
     fits = [row.error[estimator] for row in rows]
     counts = {word: sum(f.tendency == word for f in fits) for word in ("converges", "stays", "grows", "unclear")}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from helene.lab.figures import Drawing, Line, line_figure
 from synthetic.estimators.analysis import Findings, of_group
+from synthetic.estimators.predicted import num_effective, rank_correlation
 
 NAMES = {
     "returned": "A-GNB as returned, B ĝ⊙ĝ",
@@ -13,23 +16,17 @@ NAMES = {
 }
 
 
-def drawings_of(found: Findings) -> dict[str, tuple[Drawing, str]]:
+def drawings_of(findings: Findings) -> dict[str, tuple[Drawing, str]]:
     """Each figure by name, with its caption."""
+    against_batch = partial(line_figure, xlabel="batch size B", xlog=True, ylog=True)
     out = {}
-    rows = found.populations
+    rows = findings.populations
     base = next((r for r in of_group(rows, "optimum") if r.record.config["model"] == "transformer"), None)
     base = base or rows[0]
     batches = base.record.config["batches"]
     lines = [Line(title, batches, [base.at(n, "error", b) for b in batches]) for n, title in NAMES.items()]
     out["error"] = (
-        line_figure(
-            lines,
-            xlabel="batch size B",
-            ylabel="relative error",
-            title=f"Error of the estimates: {base.name}",
-            xlog=True,
-            ylog=True,
-        ),
+        against_batch(lines, ylabel="relative error", title=f"Error of the estimates: {base.name}"),
         "Root mean square error over coordinates and minibatches, over the norm of the true diagonal. GNB and A-GNB "
         "have one law at the optimum.",
     )
@@ -41,46 +38,43 @@ def drawings_of(found: Findings) -> dict[str, tuple[Drawing, str]]:
         == (base.record.config["model"], base.record.config["size"], base.record.config["rare"])
     ]
     out["mean"] = (
-        line_figure(
+        against_batch(
             [
                 Line(
-                    f"distance {r.record.config['distance']:g}",
-                    batches,
-                    [r.at("returned", "mean", b) for b in batches],
+                    f"distance {r.record.config['distance']:g}", batches, [r.at("returned", "mean", b) for b in batches]
                 )
                 for r in same
             ],
-            xlabel="batch size B",
             ylabel="mean of B ĝ⊙ĝ / truth",
             title="The mean of what is returned",
-            xlog=True,
-            ylog=True,
             marks={"the Hessian": 1.0},
         ),
         f"{base.record.config['model']}: sums over coordinates. Away from the optimum the mean grows like B.",
     )
     out["law"] = (
-        line_figure(
+        against_batch(
             [
                 Line(r.name.removesuffix(", distance 0"), batches, r.record.result["law_distance"])
                 for r in of_group(rows, "optimum")
                 if r.record.config["model"] == "logistic" or r.record.config["rare"] is None
             ],
-            xlabel="batch size B",
             ylabel="distance from v χ²₁",
             title="The law of what is returned, at the optimum",
-            xlog=True,
-            ylog=True,
         ),
         "Largest distance of the distribution functions. As it shrinks, the estimate tends to a random variable, not "
         "to the Hessian; rare classes take longer.",
     )
-    if found.forward.records:
-        dims = [r.config["d"] for r in found.forward.records]
+    if findings.forward.records:
+        dims = [r.config["d"] for r in findings.forward.records]
         curves = []
         for name, title in (("rank", "from SPSA gradients"), ("rank_exact", "from exact minibatch gradients")):
-            middle, low, high = zip(*found.forward.median(name), strict=True)
+            middle, low, high = zip(*findings.forward.median(name), strict=True)
             curves.append(Line(title, dims, middle, band=(low, high)))
+        told = [
+            rank_correlation(c["d"], c["decades"], num_effective(c["beta2"]))
+            for c in (r.config for r in findings.forward.records)
+        ]
+        curves.append(Line("from SPSA gradients, predicted", dims, told, style="dashed"))
         out["rank"] = (
             line_figure(
                 curves,
@@ -89,6 +83,7 @@ def drawings_of(found: Findings) -> dict[str, tuple[Drawing, str]]:
                 title="Average of 1000 estimates, β₂ = 0.99",
                 xlog=True,
             ),
-            "Spearman's rank correlation of h with the true diagonal: medians of 10 runs and their 95 % intervals.",
+            "Spearman's rank correlation of h with the true diagonal: medians of 10 runs, their 95 % intervals. "
+            "Dashed: what `theory/proofs/curvature_from_forwards.md` predicts, to leading order in 1/d.",
         )
     return out

@@ -57,7 +57,7 @@ def expected(pop: Population, batch: int) -> dict[str, Array]:
     }
 
 
-def summary(found: Array, truth: Array, mean: Array, groups: int) -> dict[str, Any]:
+def summary(drawn: Array, truth: Array, mean: Array, groups: int) -> dict[str, Any]:
     """How estimates (count, P) stand to the true diagonal (P,), by group of replicates.
 
     Returns:
@@ -67,12 +67,12 @@ def summary(found: Array, truth: Array, mean: Array, groups: int) -> dict[str, A
         share of single estimates within a factor 2 of the truth.
     """
     norm, total = float(np.sqrt((truth**2).sum())), float(np.abs(truth).sum())
-    parts = np.array_split(found, groups)
-    sums = found.sum(1)
+    parts = np.array_split(drawn, groups)
+    sums = drawn.sum(1)
     gap, error = float(sums.mean() - mean.sum()), float(sums.std(ddof=1)) / math.sqrt(len(sums))
     scale = 1e-9 * float(np.abs(mean).sum())
     known = truth > NEGLIGIBLE * truth.max()
-    ratio = found[:, known] / truth[known]
+    ratio = drawn[:, known] / truth[known]
     return {
         "mean": [short(part.mean(0).sum() / total) for part in parts],
         "sd": [short(np.sqrt(part.var(0, ddof=1).sum()) / norm) for part in parts],

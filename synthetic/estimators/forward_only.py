@@ -40,8 +40,8 @@ def measure(config: Mapping[str, Any]) -> dict[str, Any]:
             values.append(h @ contrast)
             if start == 0:
                 average, exact = weights @ h, weights @ (batch * g**2)
-        told = np.concatenate(values)
-        out["snr"].append(short(told.mean() / told.std(ddof=1)))
+        contrasts = np.concatenate(values)
+        out["snr"].append(short(contrasts.mean() / contrasts.std(ddof=1)))
         out["rank"].append(short(spearman(average, truth)))
         out["rank_exact"].append(short(spearman(exact, truth)))
     return {"status": "reached", **out}

@@ -23,7 +23,7 @@ from helene.lab.pages import (
     write_text,
 )
 from helene.lab.records import Record
-from synthetic.estimators.analysis import ASYMPTOTIC_FROM, Analysed, Exponent, Findings, analyse
+from synthetic.estimators.analysis import ASYMPTOTIC_FROM, Exponent, Findings, MeasuredPopulation, findings_of
 from synthetic.estimators.drawings import NAMES, drawings_of
 from synthetic.report.related import refresh
 
@@ -40,34 +40,34 @@ def write_page(out: Path, records: Iterable[Record], command: str, provenance: M
         ValueError: If nothing was measured or a file cannot be written.
     """
     every = list(records)
-    found, failed = analyse(every), [r for r in every if r.failed]
-    folder, drawings = Path(out) / "scaling", drawings_of(found)
+    findings, failed = findings_of(every), [r for r in every if r.failed]
+    folder, drawings = Path(out) / "scaling", drawings_of(findings)
     for name, (drawing, _) in drawings.items():
         drawing.save(folder / "figures", f"agnb-{name}")
     page = render_page(
         title=TITLE,
-        answer=found.answer,
-        lead=[paragraph(Markup("{} ").format(badge(found.verdict)) + _CLAIM), *_shown(drawings, "error")],
-        sections=_sections(found, drawings, len(failed)),
+        answer=findings.answer,
+        lead=[paragraph(Markup("{} ").format(badge(findings.verdict)) + _QUOTE), *_shown(drawings, "error")],
+        sections=_sections(findings, drawings, len(failed)),
         command=command,
         provenance=provenance,
     )
     write_text(folder / "agnb.html", page)
-    write_text(folder / "agnb.json", canonical.dumps(summary(found, command, provenance), indent=1) + "\n")
+    write_text(folder / "agnb.json", canonical.dumps(summary(findings, command, provenance), indent=1) + "\n")
     refresh(folder)
     write_index(out)
-    return found.answer, found.verdict != "broken_instrument" and not failed
+    return findings.answer, findings.verdict != "broken_instrument" and not failed
 
 
-_CLAIM = "“As the batch size B → ∞, the A-GNB estimator converges to the true Hessian's diagonal” (section 3.4)."
+_QUOTE = "“As the batch size B → ∞, the A-GNB estimator converges to the true Hessian's diagonal” (section 3.4)."
 
 
-def summary(found: Findings, command: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
+def summary(findings: Findings, command: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """What the page says, as data."""
     return {
         "title": TITLE,
-        "answer": found.answer,
-        "verdict": found.verdict,
+        "answer": findings.answer,
+        "verdict": findings.verdict,
         "command": command,
         "populations": [
             {
@@ -81,14 +81,14 @@ def summary(found: Findings, command: str, provenance: Mapping[str, Any]) -> dic
                 "bias_of_squares": row.at("squares", "bias", ASYMPTOTIC_FROM),
                 "law_distance": row.record.result["law_distance"],
             }
-            for row in found.populations
+            for row in findings.populations
         ],
         "forward_only": {
-            "d": [r.config["d"] for r in found.forward.records],
-            "snr": [list(x) for x in found.forward.median("snr")],
-            "rank": [list(x) for x in found.forward.median("rank")],
-            "rank_exact": [list(x) for x in found.forward.median("rank_exact")],
-            "snr_exponent": None if found.forward.snr is None else _plain(found.forward.snr),
+            "d": [r.config["d"] for r in findings.forward.records],
+            "snr": [list(x) for x in findings.forward.median("snr")],
+            "rank": [list(x) for x in findings.forward.median("rank")],
+            "rank_exact": [list(x) for x in findings.forward.median("rank_exact")],
+            "snr_exponent": None if findings.forward.snr is None else _plain(findings.forward.snr),
         },
         "provenance": dict(provenance),
     }
@@ -98,14 +98,14 @@ def _plain(e: Exponent) -> list[float]:
     return [e.value, e.low, e.high]
 
 
-def _sections(found: Findings, drawings: Mapping[str, tuple[Drawing, str]], failed: int) -> list[Section]:
-    rows = found.populations
+def _sections(findings: Findings, drawings: Mapping[str, tuple[Drawing, str]], failed: int) -> list[Section]:
+    rows = findings.populations
     sections = [
         Section("What theory says", [paragraph(text) for text in _THEORY]),
         Section("How the error goes with B", [paragraph(_READING), _exponent_table(rows)]),
         Section("Mean and law of what is returned", [*_shown(drawings, "mean", "law"), _law_table(rows)]),
         Section("True or sampled labels, and rare classes", [paragraph(_LABELS), _label_table(rows)]),
-        Section("From losses alone", [*_shown(drawings, "rank"), *_forward_section(found)]),
+        Section("From losses alone", [*_shown(drawings, "rank"), *_forward_section(findings)]),
         Section("How it was measured", [paragraph(text) for text in _METHOD]),
     ]
     if failed:
@@ -148,7 +148,7 @@ _METHOD = (
 )
 
 
-def _exponent_table(rows: Sequence[Analysed]) -> Markup:
+def _exponent_table(rows: Sequence[MeasuredPopulation]) -> Markup:
     body = [
         [
             row.name,
@@ -169,7 +169,7 @@ def _with_interval(e: Exponent) -> str:
     return f"{two_places(e.value)} {interval(e.low, e.high)}"
 
 
-def _law_table(rows: Sequence[Analysed]) -> Markup:
+def _law_table(rows: Sequence[MeasuredPopulation]) -> Markup:
     last = rows[0].record.config["batches"][-1]
     body = [
         [
@@ -188,7 +188,7 @@ def _law_table(rows: Sequence[Analysed]) -> Markup:
     return table(headers, body, caption=caption)
 
 
-def _label_table(rows: Sequence[Analysed]) -> Markup:
+def _label_table(rows: Sequence[MeasuredPopulation]) -> Markup:
     body = [
         [
             row.name,
@@ -202,23 +202,23 @@ def _label_table(rows: Sequence[Analysed]) -> Markup:
     return table(headers, body)
 
 
-def _forward_section(found: Findings) -> list[Markup]:
-    forward = found.forward
+def _forward_section(findings: Findings) -> list[Markup]:
+    forward = findings.forward
     columns = [forward.median(name) for name in ("snr", "rank", "rank_exact")]
     body = [
         [r.config["d"], *(f"{c[i][0]:.3f} {interval(*c[i][1:])}" for c in columns)]
         for i, r in enumerate(forward.records)
     ]
-    said = "The signal to noise of one estimate is below what these draws resolve at too many d for an exponent."
+    sentence = "The signal to noise of one estimate is below what these draws resolve at too many d for an exponent."
     if forward.snr is not None:
         e, dims = forward.snr, ", ".join(map(str, forward.fitted))
-        said = (
+        sentence = (
             f"The signal to noise of one estimate goes as d^{e.value:.2f}, interval {interval(e.low, e.high)}, fitted "
             f"on d = {dims} (all from 64 on where every group is above zero); theory gives d^−½ for the contrast over "
             "all coordinates, 1/d for two single ones."
         ).replace("^-", "^−")
     headers = ["d", "signal to noise, one estimate", "rank correlation, SPSA", "rank correlation, exact gradients"]
-    return [paragraph(said), table(headers, body)]
+    return [paragraph(sentence), table(headers, body)]
 
 
 def _shown(drawings: Mapping[str, tuple[Drawing, str]], *names: str) -> list[Markup]:

@@ -92,7 +92,7 @@ def population(config: Mapping[str, Any]) -> Population:
 def tabulate(logits: Callable[[Tensor], Tensor], theta: Tensor, law: Tensor) -> Population:
     """All gradients and the Hessian's diagonal at theta (d,), labels following ``law`` (N, K) given the input."""
     d = theta.numel()
-    kept = torch.linspace(0, d - 1, min(d, COORDINATES)).round().long()
+    coordinates = torch.linspace(0, d - 1, min(d, COORDINATES)).round().long()
     inputs, classes = law.shape
 
     def loss(at: Tensor) -> Tensor:
@@ -103,15 +103,15 @@ def tabulate(logits: Callable[[Tensor], Tensor], theta: Tensor, law: Tensor) -> 
         return jvp(grad(loss), (theta,), (unit,))[1].gather(0, index[None])[0]
 
     p = logits(theta).softmax(-1)
-    jacobian = jacrev(logits)(theta)[..., kept]
+    jacobian = jacrev(logits)(theta)[..., coordinates]
     residual = p[:, None, :] - torch.eye(classes, dtype=torch.float64)
     gradients = torch.einsum("nky,nyp->nkp", residual, jacobian)
     return Population(
-        gradients.detach().numpy(),
-        (law / inputs).detach().numpy(),
-        (p / inputs).detach().numpy(),
-        vmap(second)(kept).detach().numpy(),
-        d,
+        gradients=gradients.detach().numpy(),
+        law=(law / inputs).detach().numpy(),
+        model=(p / inputs).detach().numpy(),
+        hessian=vmap(second)(coordinates).detach().numpy(),
+        dimension=d,
     )
 
 

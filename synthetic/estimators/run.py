@@ -23,12 +23,12 @@ def run(config: dict[str, Any]) -> dict[str, Any]:
 
     pop = population(config)
     rng = np.random.default_rng([config["seed"], 77])
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in draws.ESTIMATORS}
+    by_estimator: dict[str, list[dict[str, Any]]] = {name: [] for name in draws.ESTIMATORS}
     law = []
     for batch in config["batches"]:
         drawn, means = draws.estimates(pop, batch, config["replicates"], rng), draws.expected(pop, batch)
         for name in draws.ESTIMATORS:
-            found[name].append(draws.summary(drawn[name], pop.hessian, means[name], config["groups"]))
+            by_estimator[name].append(draws.summary(drawn[name], pop.hessian, means[name], config["groups"]))
         law.append(draws.distance_from_law(pop, drawn["returned"], batch))
     total = float(np.abs(pop.hessian).sum())
     return {
@@ -39,5 +39,5 @@ def run(config: dict[str, Any]) -> dict[str, Any]:
         "share_negative": float((pop.hessian < -draws.NEGLIGIBLE * pop.hessian.max()).mean()),
         "mean_squared_over_hessian": draws.short((pop.mean**2).sum() / total),
         "squares_over_hessian": draws.short(pop.squares.sum() / total),
-        "estimators": found,
+        "estimators": by_estimator,
     }

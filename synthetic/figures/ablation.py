@@ -110,8 +110,8 @@ def _tuning(
     target: float,
 ) -> dict[str, Any]:
     trials, seeds = [dict(t) for t in settings], range(1000, 1000 + num_seeds)
-    found = race(method, _settings(trials), seeds, budget=tuning_budget, batch=batch, horizon=budget)
-    steps, final = hits(found["loss"], target), found["loss"][..., -1].tolist()
+    raced = race(method, _settings(trials), seeds, budget=tuning_budget, batch=batch, horizon=budget)
+    steps, final = hits(raced["loss"], target), raced["loss"][..., -1].tolist()
     best = best_trial(steps, final)
     same = [t["q"] for t in trials if t.get("floor") == trials[best].get("floor")]
     return {"best": best, "edge": trials[best]["q"] in (same[0], same[-1]), "steps": steps}
@@ -120,15 +120,15 @@ def _tuning(
 def judge(method: str, chosen: Trial, config: Mapping[str, Any]) -> dict[str, Any]:
     """Runs of one setting on the test seeds."""
     seeds = range(config["test_seeds"])
-    found = race(
+    raced = race(
         method, _settings([chosen]), seeds, budget=config["budget"], batch=config["batch"], horizon=config["budget"]
     )
-    loss = found["loss"][0]
+    loss = raced["loss"][0]
     return {
         "steps": hits(loss, config["target"]),
         "loss": [[_short(x) for x in row] for row in loss.tolist()],
-        "accuracy": [_short(x) for x in found["accuracy"][0].tolist()],
-        "above": [_short(x) for x in found["above"][0].tolist()] if "above" in found else None,
+        "accuracy": [_short(x) for x in raced["accuracy"][0].tolist()],
+        "above": [_short(x) for x in raced["above"][0].tolist()] if "above" in raced else None,
         "dimension": DIMENSION,
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from helene.lab.figures import Drawing, Line, line_figure
 from helene.lab.fits import median_interval, ratio_of_medians
 from helene.lab.pages import interval, number, table
 from helene.lab.records import Record
-from synthetic.figures.pages import Part, Remade, write_figure
+from synthetic.figures.pages import Remade, Statement
 
 TITLE = "The ablation: what each part of HELENE adds"
 NAMES = {
@@ -27,16 +26,11 @@ PROTOCOLS = {"tuned": "each tuned alike", "shared": "all at MeZO's learning rate
 EVERY = 20
 
 
-def write_page(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
-    """Write the page; the answer, and whether no cell failed."""
-    return write_figure(out, remake(records), records, command, provenance)
-
-
 def remake(records: Sequence[Record]) -> Remade:
     """Judge the records."""
-    found = {(r.config["protocol"], r.config["stage"]): r for r in records if not r.failed}
+    results = {(r.config["protocol"], r.config["stage"]): r for r in records if not r.failed}
     groups = {
-        protocol: {stage: found[protocol, stage].result for stage in NAMES if (protocol, stage) in found}
+        protocol: {stage: results[protocol, stage].result for stage in NAMES if (protocol, stage) in results}
         for protocol in PROTOCOLS
     }
     tuned = parts_of(groups["tuned"])
@@ -62,7 +56,7 @@ def remake(records: Sequence[Record]) -> Remade:
     )  # fmt: skip
 
 
-def parts_of(group: Mapping[str, Any]) -> list[Part]:
+def parts_of(group: Mapping[str, Any]) -> list[Statement]:
     """What the paper says of the five curves, each against the data of one protocol."""
     if set(group) != set(NAMES):
         return []
@@ -71,12 +65,12 @@ def parts_of(group: Mapping[str, Any]) -> list[Part]:
     rises = _more(group["biased"], group["mezo"])
     mends = _more(group["biased"], group["annealed"])
     return [
-        Part("momentum alone doesn't help", not _faster(speed["momentum"]), _times(speed["momentum"], "MeZO")),
-        Part("the biased gradient converges faster", _faster(speed["biased"]), _times(speed["biased"], "MeZO")),
-        Part("its loss rises later", _positive(rises), f"{_percent(rises)} than MeZO's"),
-        Part("annealing stabilizes the loss", _positive(mends), f"without it, {_percent(mends)} than with it"),
-        Part("the clipped Hessian is faster still", _faster(hessian), _times(hessian, "the annealed gradient")),
-        Part(
+        Statement("momentum alone doesn't help", not _faster(speed["momentum"]), _times(speed["momentum"], "MeZO")),
+        Statement("the biased gradient converges faster", _faster(speed["biased"]), _times(speed["biased"], "MeZO")),
+        Statement("its loss rises later", _positive(rises), f"{_percent(rises)} than MeZO's"),
+        Statement("annealing stabilizes the loss", _positive(mends), f"without it, {_percent(mends)} than with it"),
+        Statement("the clipped Hessian is faster still", _faster(hessian), _times(hessian, "the annealed gradient")),
+        Statement(
             "HELENE is twice as fast as MeZO",
             True if whole[1] >= 2 else False if whole[2] < 2 else None,
             _times(whole, "MeZO"),
@@ -125,7 +119,7 @@ def _percent(difference: tuple[float, float, float]) -> str:
     return f"the loss ends {100 * difference[0]:.2f} % of its start {interval(low, high)} further above its least"
 
 
-def _answer(tuned: Sequence[Part], shared: Sequence[Part], groups: Mapping[str, Mapping[str, Any]]) -> str:
+def _answer(tuned: Sequence[Statement], shared: Sequence[Statement], groups: Mapping[str, Mapping[str, Any]]) -> str:
     if not tuned:
         return "No answer: stages are missing."
     text = f"Tuned alike, {_counted(tuned)}"
@@ -143,7 +137,7 @@ def _answer(tuned: Sequence[Part], shared: Sequence[Part], groups: Mapping[str, 
     return text + "."
 
 
-def _counted(parts: Sequence[Part]) -> str:
+def _counted(parts: Sequence[Statement]) -> str:
     holds = [p for p in parts if p.holds]
     names = ": " + "; ".join(p.says for p in holds) if holds else ""
     is_open = sum(p.holds is None for p in parts)
@@ -171,9 +165,9 @@ def _table(title: str, group: Mapping[str, Any]) -> Any:
     return table(headers, rows, caption=title)
 
 
-def _shared_parts(parts: Sequence[Part]) -> Any:
+def _shared_parts(parts: Sequence[Statement]) -> Any:
     words = {True: "shown", False: "not shown", None: "open"}
-    rows = [[p.says, words[p.holds], p.found] for p in parts]
+    rows = [[p.says, words[p.holds], p.numbers] for p in parts]
     return table(["what the paper says", "all at MeZO's learning rate", "numbers"], rows)
 
 

@@ -49,19 +49,20 @@ def figure(arguments: argparse.Namespace) -> int:
         f"figure-{arguments.name}",
         module.configs(),
         module.run,
-        module.cost,
-        arguments,
-        words,
-        _figure_page,
-        f"figures/{arguments.name}.html",
+        cost=module.cost,
+        arguments=arguments,
+        words=words,
+        write=_figure_page,
+        page=f"figures/{arguments.name}.html",
     )
 
 
 def _figure_page(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
+    from synthetic.figures.pages import write_figure
+
     name = records[0].experiment.removeprefix("figure-")
     page = importlib.import_module(f"synthetic.figures.{name}_page")
-    written: tuple[str, bool] = page.write_page(out, records, command, provenance)
-    return written
+    return write_figure(out, page.remake(records), records, command, provenance)
 
 
 def agnb(arguments: argparse.Namespace) -> int:
@@ -74,13 +75,15 @@ def agnb(arguments: argparse.Namespace) -> int:
 
         return write_page(out, records, command, provenance)
 
-    return measure("agnb", configs(), run, cost, arguments, ["helene", "scaling", "agnb"], write, "agnb.html")
+    words = ["helene", "scaling", "agnb"]
+    return measure("agnb", configs(), run, cost=cost, arguments=arguments, words=words, write=write, page="agnb.html")
 
 
 def measure(
     experiment: str,
     configs: Sequence[dict[str, Any]],
     run: Callable[[dict[str, Any]], Mapping[str, Any]],
+    *,
     cost: Callable[[dict[str, Any]], float],
     arguments: argparse.Namespace,
     words: Sequence[str],
@@ -108,8 +111,8 @@ def measure(
         about = (
             f"at most about {readable_seconds(sum(map(cost, missing)) / arguments.jobs)} on {arguments.jobs} idle cores"
         )
-        said = f"{len(missing)} of {len(configs)} cells to run, {about}" if missing else "nothing to run"
-        print(f"{experiment}: {said}", file=sys.stderr)
+        about = f"{len(missing)} of {len(configs)} cells to run, {about}" if missing else "nothing to run"
+        print(f"{experiment}: {about}", file=sys.stderr)
         records = sweep(experiment, configs, run, store, jobs=arguments.jobs, provenance=facts, cost=cost)
     answer, sound = write(arguments.out, records, command, facts)
     print(answer)

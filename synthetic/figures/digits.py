@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from synthetic.figures.updates import Rows
-from synthetic.simulation.directions import Directions
+from synthetic.figures.updates import ManyRuns
+from synthetic.simulation.directions import BatchedDirections
 
 NUM_TRAIN, CLASSES, FEATURES = 1200, 10, 65
 DIMENSION = FEATURES * CLASSES
@@ -70,7 +70,7 @@ def race(
     """Run all trials with all seeds from theta = 0; seeds share minibatches and directions across trials and methods.
 
     Args:
-        method: Of `synthetic.figures.updates.Rows`.
+        method: Of `synthetic.figures.updates.ManyRuns`.
         trials: Settings that differ, all with the same names.
         seeds: Run seeds.
         budget: Steps.
@@ -84,7 +84,7 @@ def race(
     data = digits()
     settings: dict[str, Any] = {"horizon": float(horizon), "batch": batch}
     settings |= {name: torch.tensor([t[name] for t in trials])[:, None, None] for name in trials[0]}
-    rows = Rows(method, torch.zeros(len(trials), len(seeds), DIMENSION), settings)
+    runs = ManyRuns(method, torch.zeros(len(trials), len(seeds), DIMENSION), settings)
     chosen = torch.stack([minibatches(seed, budget, batch) for seed in seeds])
     losses = []
     for start in range(0, budget, _BLOCK):
@@ -92,13 +92,13 @@ def race(
         z = directions(seeds, steps)
         for i, step in enumerate(steps):
             index = chosen[:, step - 1]
-            g = slope(rows.theta, z[:, i], data.train[index], data.train_labels[index])[..., None] * z[:, i]
-            rows.step(g)
+            g = slope(runs.theta, z[:, i], data.train[index], data.train_labels[index])[..., None] * z[:, i]
+            runs.step(g)
             if step % EVERY == 0:
-                losses.append(_loss(rows.theta, data.train, data.train_labels))
-    out = {"loss": torch.stack(losses, -1), "accuracy": _accuracy(rows.theta, data.test, data.test_labels)}
+                losses.append(_loss(runs.theta, data.train, data.train_labels))
+    out = {"loss": torch.stack(losses, -1), "accuracy": _accuracy(runs.theta, data.test, data.test_labels)}
     if method == "helene":
-        out["above"] = (rows.h > settings["floor"]).float().mean(-1)
+        out["above"] = (runs.h > settings["floor"]).float().mean(-1)
     return out
 
 
@@ -134,7 +134,7 @@ def initial_curvature(seeds: Sequence[int], batch: int) -> float:
 
 def directions(seeds: Sequence[int], steps: Sequence[int]) -> Tensor:
     """z of the optimizers for one unnamed parameter of shape (65, 10), shape (seeds, steps, d)."""
-    return Directions([DIMENSION])(seeds, steps)
+    return BatchedDirections([DIMENSION])(seeds, steps)
 
 
 def _logits(theta: Tensor, x: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,13 @@ from helene.lab.figures import Drawing, Line, bar_figure, line_figure
 from helene.lab.fits import median_interval
 from helene.lab.pages import interval, number, table
 from helene.lab.records import Record
-from synthetic.figures.pages import Part, Remade, write_figure
+from synthetic.figures.pages import Remade, Statement
 
 TITLE = "The floor's lower bound"
 PROTOCOLS = {"shared": "learning rate tuned at floor 1", "tuned": "learning rate tuned at each floor"}
 HALF = 5.0  # points of accuracy: half of the ten that the paper reports
 T_9 = 2.262  # Student's 97.5 % quantile of 9 degrees of freedom, for 10 seeds
 EVERY = 20
-
-
-def write_page(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
-    """Write the page; the answer, and whether no cell failed."""
-    return write_figure(out, remake(records), records, command, provenance)
 
 
 def remake(records: Sequence[Record]) -> Remade:
@@ -66,7 +60,7 @@ def loss_of_points(group: Mapping[str, Any], floor: str) -> tuple[float, float, 
     return float(gap.mean()), float(gap.mean()) - error, float(gap.mean()) + error
 
 
-def parts_of(group: Mapping[str, Any]) -> list[Part]:
+def parts_of(group: Mapping[str, Any]) -> list[Statement]:
     """The paper's two statements; half of its ten points is the line."""
     parts = []
     for floor in ("2", "3"):
@@ -75,23 +69,23 @@ def parts_of(group: Mapping[str, Any]) -> list[Part]:
             inside = -HALF < points[1] and points[2] < HALF
             outside = points[1] > HALF or points[2] < -HALF
             holds = True if inside else False if outside else None
-            parts.append(Part(f"floor {floor} does as floor 1", holds, _said(points)))
+            parts.append(Statement(f"floor {floor} does as floor 1", holds, _in_points(points)))
     if {"1", "0.9"} <= set(group):
         points = loss_of_points(group, "0.9")
         holds = True if points[1] > HALF else False if points[2] < HALF else None
-        parts.append(Part("floor 0.9 loses ten points", holds, _said(points)))
+        parts.append(Statement("floor 0.9 loses ten points", holds, _in_points(points)))
     return parts
 
 
-def _said(points: tuple[float, float, float]) -> str:
+def _in_points(points: tuple[float, float, float]) -> str:
     """Points lost, or gained where fewer than none are lost."""
     lost = points[0] >= 0
     value, low, high = points if lost else (-points[0], -points[2], -points[1])
-    said = f"{value:.1f} points {'lost against' if lost else 'more than'} floor 1 {interval(low, high)}"
-    return said.replace("-", "−")
+    text = f"{value:.1f} points {'lost against' if lost else 'more than'} floor 1 {interval(low, high)}"
+    return text.replace("-", "−")
 
 
-def _answer(parts: Sequence[Part], groups: Mapping[str, Mapping[str, Any]]) -> str:
+def _answer(parts: Sequence[Statement], groups: Mapping[str, Mapping[str, Any]]) -> str:
     group = groups["shared"]
     if not parts:
         return "No answer: floors are missing."
@@ -148,9 +142,9 @@ def _bars(groups: Mapping[str, Mapping[str, Any]]) -> Drawing:
     names = [n for n in groups["shared"] if all(n in g for g in groups.values())]
     values, ends = {}, {}
     for p, g in groups.items():
-        found = [[100 * v for v in median_interval(g[n]["accuracy"], num_bootstrap=1000)] for n in names]
-        values[PROTOCOLS[p]] = [v[0] for v in found]
-        ends[PROTOCOLS[p]] = [(v[1], v[2]) for v in found]
+        medians = [[100 * v for v in median_interval(g[n]["accuracy"], num_bootstrap=1000)] for n in names]
+        values[PROTOCOLS[p]] = [v[0] for v in medians]
+        ends[PROTOCOLS[p]] = [(v[1], v[2]) for v in medians]
     labels = [f"floor {n}" for n in names]
     return bar_figure(labels, values, ylabel="test accuracy in per cent", title="Accuracy by floor", intervals=ends)
 

@@ -17,18 +17,18 @@ from synthetic.report.related import refresh
 
 
 @dataclass(frozen=True)
-class Part:
+class Statement:
     """One thing that the paper says about a figure, and whether ours shows it.
 
     Attributes:
         says: In our words.
         holds: None where the data do not tell.
-        found: The numbers.
+        numbers: What it rests on.
     """
 
     says: str
     holds: bool | None
-    found: str
+    numbers: str
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Remade:
     name: str
     title: str
     quote: str
-    parts: Sequence[Part]
+    parts: Sequence[Statement]
     answer: str
     settings: Sequence[str]
     drawings: Sequence[tuple[str, Drawing, str]]
@@ -65,7 +65,7 @@ class Remade:
         return "broken_instrument" if self.broken else combined(self.parts)
 
 
-def combined(parts: Sequence[Part]) -> str:
+def combined(parts: Sequence[Statement]) -> str:
     """The verdict on a statement from those on its parts."""
     if any(part.holds is False for part in parts):
         return "not_consistent"
@@ -86,7 +86,7 @@ def write_figure(
         drawing.save(folder, f"{remade.name}-{name}")
     words = {True: badge("consistent", "shown"), False: badge("not_consistent", "not shown"), None: badge("", "open")}
     claims = table(
-        ["what the paper says", "here", "numbers"], [[p.says, words[p.holds], p.found] for p in remade.parts]
+        ["what the paper says", "here", "numbers"], [[p.says, words[p.holds], p.numbers] for p in remade.parts]
     )
     notes = [paragraph(f"{len(failed)} cells failed: {failed[0].result.get('message', '')}")] if failed else []
     notes += [paragraph(remade.broken)] if remade.broken else []
@@ -113,7 +113,7 @@ def write_figure(
         "title": remade.title,
         "answer": remade.answer,
         "verdict": remade.verdict,
-        "parts": [{"says": p.says, "holds": p.holds, "found": p.found} for p in remade.parts],
+        "parts": [{"says": p.says, "holds": p.holds, "found": p.numbers} for p in remade.parts],
         "command": command,
         "keys": [r.key for r in records],
         **remade.data,

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from helene.noise import NOISE_VERSION
 from synthetic.figures.trials import at_edge, best_trial, combinations, powers
-from synthetic.figures.updates import Rows
-from synthetic.simulation.directions import Directions
+from synthetic.figures.updates import ManyRuns
+from synthetic.simulation.directions import BatchedDirections
 
 VERSION = 1
 TARGET, EPS = 1e-2, 1e-3
@@ -121,22 +121,22 @@ def race(
     for name in trials[0]:
         values = torch.tensor([t[name] for t in trials], dtype=torch.float64)[:, None, None]
         settings[name] = values if len(trials) > 1 else trials[0][name]
-    rows = Rows(method.removesuffix("_agnb"), begin.expand(len(trials), *begin.shape), settings)
+    runs = ManyRuns(method.removesuffix("_agnb"), begin.expand(len(trials), *begin.shape), settings)
     z = directions(first_seed, len(begin), budget) if kind == "losses" else None
-    initial, steps = loss(rows.theta), torch.full(rows.theta.shape[:2], torch.inf, dtype=torch.float64)
+    initial, steps = loss(runs.theta), torch.full(runs.theta.shape[:2], torch.inf, dtype=torch.float64)
     late, path = initial, [begin[0].tolist()]
     for t in range(1, budget + 1):
         if z is None:
-            exact_h = curvature(rows.theta) if method in ("newton", "sophia", "helene") else None
-            rows.step(gradient(rows.theta), exact_h)
+            exact_h = curvature(runs.theta) if method in ("newton", "sophia", "helene") else None
+            runs.step(gradient(runs.theta), exact_h)
         else:
-            rows.step(spsa(rows.theta, z[:, t - 1]))
-        value = loss(rows.theta)
+            runs.step(spsa(runs.theta, z[:, t - 1]))
+        value = loss(runs.theta)
         steps = torch.where((value <= TARGET * initial) & steps.isinf(), float(t), steps)
         if t == budget - budget // 10:
             late = value
         if keep:
-            path.append(rows.theta[0, 0].tolist())
+            path.append(runs.theta[0, 0].tolist())
         elif bool((steps.isfinite() | ~(value < 1e6 * initial)).all()):
             break
     return {
@@ -154,7 +154,7 @@ def spsa(theta: Tensor, z: Tensor) -> Tensor:
 
 def directions(first_seed: int, seeds: int, steps: int) -> Tensor:
     """z of the optimizers, shape (seeds, steps, 2), bit for bit."""
-    return Directions([2])(range(first_seed, first_seed + seeds), range(1, steps + 1)).double()
+    return BatchedDirections([2])(range(first_seed, first_seed + seeds), range(1, steps + 1)).double()
 
 
 def _letters(steps: Tensor, value: Tensor, late: Tensor, initial: Tensor) -> list[str]:
@@ -177,5 +177,5 @@ def _letters(steps: Tensor, value: Tensor, late: Tensor, initial: Tensor) -> lis
 def _thinned(path: list[list[float]]) -> list[list[float]]:
     """At most 200 points, each coordinate to five digits, cut where it leaves the picture for good."""
     every = max(1, len(path) // 200)
-    kept = [p for p in path[:60] + path[60::every] if all(abs(x) < 50 for x in p)]
-    return [[float(f"{x:.5g}") for x in p] for p in kept]
+    inside = [p for p in path[:60] + path[60::every] if all(abs(x) < 50 for x in p)]
+    return [[float(f"{x:.5g}") for x in p] for p in inside]

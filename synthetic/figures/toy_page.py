@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from helene.lab.drawing import DASHES, INK, MARKERS, PALETTE, Drawing, finish, l
 from helene.lab.fits import median_interval, ratio_of_medians
 from helene.lab.pages import interval, number, table
 from helene.lab.records import Record
-from synthetic.figures.pages import Part, Remade, write_figure
+from synthetic.figures.pages import Remade, Statement
 
 TITLE = "The toy figure: two dimensions, two curvatures"
 NAMES = {
@@ -27,16 +26,11 @@ NAMES = {
 ZO_NAMES = {"sgd": "MeZO", "adam": "ZO-Adam", "newton": "ZO-Newton", "sophia": "ZO-Sophia", "helene": "HELENE"}
 
 
-def write_page(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
-    """Write the page; the answer, and whether no cell failed."""
-    return write_figure(out, remake(records), records, command, provenance)
-
-
 def remake(records: Sequence[Record]) -> Remade:
     """Judge the records."""
-    found = {r.config["cell"]: r for r in records if not r.failed}
-    exact = {name: found[f"exact-{name}"].result for name in NAMES if f"exact-{name}" in found}
-    losses = {name: found[f"losses-{name}"].result for name in ZO_NAMES if f"losses-{name}" in found}
+    by_cell = {r.config["cell"]: r for r in records if not r.failed}
+    exact = {name: by_cell[f"exact-{name}"].result for name in NAMES if f"exact-{name}" in by_cell}
+    losses = {name: by_cell[f"losses-{name}"].result for name in ZO_NAMES if f"losses-{name}" in by_cell}
     parts = _parts(exact)
     return Remade(
         name="toy",
@@ -51,11 +45,11 @@ def remake(records: Sequence[Record]) -> Remade:
              "0.3, y = 0, where the curvature in x is negative. Star: the minimum; in x there is a maximum at 0."),
         ],
         tables=[_table("Exact gradients", exact, NAMES), _table("Losses alone", losses, ZO_NAMES)],
-        data={"methods": {name: _plain(r.result) for name, r in found.items()}},
+        data={"methods": {name: _plain(r.result) for name, r in by_cell.items()}},
     )  # fmt: skip
 
 
-def _parts(exact: Mapping[str, Any]) -> list[Part]:
+def _parts(exact: Mapping[str, Any]) -> list[Statement]:
     """Read comparatively, without thresholds of our own: each method against HELENE from the same starts."""
     if "helene" not in exact:
         return []
@@ -63,16 +57,20 @@ def _parts(exact: Mapping[str, Any]) -> list[Part]:
     for name in ("sgd", "adam"):
         if name in exact:
             ratio = _ratio(exact[name], helene)
-            said = f"{_reached_in_words(exact[name])}; {number(ratio[0])} times HELENE's steps {interval(*ratio[1:])}"
-            parts.append(Part(f"{NAMES[name]} struggles to converge", _struggles(exact[name], helene, ratio), said))
+            numbers = (
+                f"{_reached_in_words(exact[name])}; {number(ratio[0])} times HELENE's steps {interval(*ratio[1:])}"
+            )
+            parts.append(
+                Statement(f"{NAMES[name]} struggles to converge", _struggles(exact[name], helene, ratio), numbers)
+            )
     for name in ("newton", "sophia"):
         if name in exact:
-            said = f"{_reached_in_words(exact[name])}, HELENE from {_reached(helene)[0]}"
-            parts.append(Part(f"{NAMES[name]} is unstable", _fewer(exact[name], helene), said))
+            numbers = f"{_reached_in_words(exact[name])}, HELENE from {_reached(helene)[0]}"
+            parts.append(Statement(f"{NAMES[name]} is unstable", _fewer(exact[name], helene), numbers))
     others = [result for name, result in exact.items() if not name.startswith("helene")]
     beaten = [_fewer(helene, other) for other in others]
     succeeds = False if True in beaten else None if None in beaten else True
-    return [*parts, Part("HELENE succeeds", succeeds, _reached_in_words(helene))]
+    return [*parts, Statement("HELENE succeeds", succeeds, _reached_in_words(helene))]
 
 
 def _struggles(result: Mapping[str, Any], helene: Mapping[str, Any], ratio: tuple[float, float, float]) -> bool | None:
@@ -110,21 +108,23 @@ def _ratio(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, float, fl
     return ratio_of_medians(a["test"]["steps"], b["test"]["steps"], num_bootstrap=1000)
 
 
-def _answer(parts: Sequence[Part], exact: Mapping[str, Any], losses: Mapping[str, Any]) -> str:
+def _answer(parts: Sequence[Statement], exact: Mapping[str, Any], losses: Mapping[str, Any]) -> str:
     shown = [p.says for p in parts if p.holds]
     against = [p.says for p in parts if p.holds is False]
     is_open = [p.says for p in parts if p.holds is None]
-    said = [f"tuned alike, the toy shows that {_listed(shown)}" if shown else "tuned alike, the toy shows none of it"]
+    clauses = [
+        f"tuned alike, the toy shows that {_listed(shown)}" if shown else "tuned alike, the toy shows none of it"
+    ]
     if against:
-        said.append(f"not that {_listed(against)}")
+        clauses.append(f"not that {_listed(against)}")
     if is_open:
-        said.append(f"it leaves open whether {_listed(is_open)}")
-    said += [
+        clauses.append(f"it leaves open whether {_listed(is_open)}")
+    clauses += [
         f"the fastest {where} is {_fastest(group, names)}"
         for group, names, where in ((exact, NAMES, "with exact gradients"), (losses, ZO_NAMES, "from losses alone"))
         if group
     ]
-    text = "; ".join(said)
+    text = "; ".join(clauses)
     return text[0].upper() + text[1:] + "."
 
 
@@ -133,10 +133,10 @@ def _fastest(group: Mapping[str, Any], names: Mapping[str, str]) -> str:
     reliable = [name for name, a in group.items() if not any(_fewer(a, b) for b in group.values())]
     median = {name: float(np.median(result["test"]["steps"])) for name, result in group.items()}
     best = min(reliable, key=lambda name: median[name])
-    told = f"{names[best]} ({number(median[best])} steps"
+    text = f"{names[best]} ({number(median[best])} steps"
     if best != "helene" and "helene" in group:
-        told += f", HELENE {number(median['helene'])}"
-    return told + ")"
+        text += f", HELENE {number(median['helene'])}"
+    return text + ")"
 
 
 def _listed(items: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Choosing a setting on tuning seeds, and statuses of runs. Never imports torch."""
+"""Choosing a setting on tuning seeds. Never imports torch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-LETTERS = {"r": "reached", "o": "out_of_budget", "s": "stalled", "d": "diverged", "n": "non_finite"}
 
 
 def combinations(space: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,12 @@ import numpy as np
 from helene.lab.figures import Line, line_figure
 from helene.lab.pages import number, table
 from helene.lab.records import Record
-from synthetic.figures.pages import Part, Remade, write_figure
+from synthetic.figures.pages import Remade, Statement
 
 TITLE = "How often Sophia's clip acts"
 PAPER = (1.18, 1.22)
 SEEDS = 5  # fewer that all point one way do so by chance more often than 1 in 16; the kinds of one run move together
 EARLY, LATE = (400, 800), (1400, 1800)  # the paper's windows
-
-
-def write_page(out: Path, records: Sequence[Record], command: str, provenance: Mapping[str, Any]) -> tuple[str, bool]:
-    """Write the page; the answer, and whether no cell failed."""
-    return write_figure(out, remake(records), records, command, provenance)
 
 
 def remake(records: Sequence[Record]) -> Remade:
@@ -34,11 +28,11 @@ def remake(records: Sequence[Record]) -> Remade:
     if not every:
         raise ValueError("no run finished, so there is nothing to draw; run the figure again with --traceback")
     gamma = max({r.config["gamma"] for r in every}, key=lambda g: _share([r for r in every if r.config["gamma"] == g]))
-    found = [r for r in every if r.config["gamma"] == gamma]
+    acting = [r for r in every if r.config["gamma"] == gamma]
     rest = [r for r in every if r.config["gamma"] != gamma]
-    ratios = {kind: [by_loss(r, kind) for r in found] for kind in found[0].result["rate"]}
-    parts = parts_of(ratios, confounded(found))
-    config = found[0].config
+    ratios = {kind: [by_loss(r, kind) for r in acting] for kind in acting[0].result["rate"]}
+    parts = parts_of(ratios, confounded(acting))
+    config = acting[0].config
     return Remade(
         name="triggers",
         title=TITLE,
@@ -46,18 +40,18 @@ def remake(records: Sequence[Record]) -> Remade:
         "than in the interval where the mean loss was 0.57”, over Q, K, V, fully connected and bias layers (appendix, "
         "convergence instability of Sophia).",
         parts=parts,
-        answer=_answer(parts, ratios, found, rest),
-        settings=_settings(config, found, rest),
+        answer=_answer(parts, ratios, acting, rest),
+        settings=_settings(config, acting, rest),
         drawings=[
-            ("rates", line_figure(_rates(found), xlabel="step", ylabel="share of coordinates clipped", title="Sophia's "
-             "clip by kind of layer", ylog=_positive(found)), "Share of coordinates that the clip acts on, mean over "
-             "windows of 100 steps and over seeds."),
-            ("loss", line_figure([Line(f"seed {r.config['seed']}", _steps(r), r.result["loss"]) for r in found],
+            ("rates", line_figure(_rates(acting), xlabel="step", ylabel="share of coordinates clipped",
+             title="Sophia's clip by kind of layer", ylog=_positive(acting)),
+             "Share of coordinates that the clip acts on, mean over windows of 100 steps and over seeds."),
+            ("loss", line_figure([Line(f"seed {r.config['seed']}", _steps(r), r.result["loss"]) for r in acting],
              xlabel="step", ylabel="mean loss of the window", title="The loss of the same runs"), "Mean of the "
              "steps' losses in the same windows."),
         ],
-        tables=[_table(ratios, found)],
-        data={"ratios": ratios, "learning_rate": found[0].result["lr"], "edge": found[0].result["edge"]},
+        tables=[_table(ratios, acting)],
+        data={"ratios": ratios, "learning_rate": acting[0].result["lr"], "edge": acting[0].result["edge"]},
     )  # fmt: skip
 
 
@@ -86,12 +80,12 @@ def _over(a: float, b: float) -> float:
     return float(a / b) if b > 0 else float("inf") if a > 0 else float("nan")
 
 
-def confounded(found: Sequence[Record]) -> bool:
+def confounded(acting: Sequence[Record]) -> bool:
     """Whether loss falls in some run: h grows from 0 over the first 1/(1 − β2) estimates, so early steps clip more."""
-    return any(r.result["loss"][0] > r.result["loss"][-1] for r in found)
+    return any(r.result["loss"][0] > r.result["loss"][-1] for r in acting)
 
 
-def parts_of(ratios: Mapping[str, Sequence[float]], is_confounded: bool) -> list[Part]:
+def parts_of(ratios: Mapping[str, Sequence[float]], is_confounded: bool) -> list[Statement]:
     """For each kind: more often where the loss is higher, in every seed; less often in every seed; or open.
 
     Open as well with fewer than `SEEDS` seeds, and where more clips at higher loss may be h's slow start.
@@ -103,41 +97,41 @@ def parts_of(ratios: Mapping[str, Sequence[float]], is_confounded: bool) -> list
             enough and not is_confounded and all(v > 1 for v in values),
             enough and all(v < 1 for v in values),
         )
-        said = "ratios " + ", ".join(number(v) for v in values)
+        numbers = "ratios " + ", ".join(number(v) for v in values)
         holds = True if above else False if below else None
-        parts.append(Part(f"the clip acts more often where the loss is higher: {kind}", holds, said))
+        parts.append(Statement(f"the clip acts more often where the loss is higher: {kind}", holds, numbers))
     return parts
 
 
 def _answer(
-    kinds: Sequence[Part], ratios: Mapping[str, Sequence[float]], found: Sequence[Record], rest: Sequence[Record]
+    kinds: Sequence[Statement], ratios: Mapping[str, Sequence[float]], acting: Sequence[Record], rest: Sequence[Record]
 ) -> str:
     more, less = (sum(all(sign * v > sign for v in values) for values in ratios.values()) for sign in (1, -1))
-    rates = [float(np.mean([r.result["rate"][k] for r in found])) for k in found[0].result["rate"]]
+    rates = [float(np.mean([r.result["rate"][k] for r in acting])) for k in acting[0].result["rate"]]
     verb = "more" if more > less else "less" if less > more else "neither more nor less"
     count = max(more, less)
     text = f"Where the loss is higher Sophia's clip acts {verb} often in {count} of {len(kinds)} kinds of layers"
     if more == less:
         text = f"Sophia's clip does not follow the loss the same way in all kinds of layers ({more} more, {less} less)"
-    drift = [by_window(r, k) for r in found for k in r.result["rate"]]
+    drift = [by_window(r, k) for r in acting for k in r.result["rate"]]
     finite = [d for d in drift if np.isfinite(d)]
     known = [v for values in ratios.values() for v in values if np.isfinite(v)]
     middle = number(float(np.median(known))) if known else "no finite"
-    text += f" (median ratio {middle}, the paper's {PAPER[0]:g} to {PAPER[1]:g}), {_order(found)}"
-    text += f", which {len(found)} seeds cannot settle" if len(found) < SEEDS else ""
+    text += f" (median ratio {middle}, the paper's {PAPER[0]:g} to {PAPER[1]:g}), {_order(acting)}"
+    text += f", which {len(acting)} seeds cannot settle" if len(acting) < SEEDS else ""
     shares = dict.fromkeys(f"{100 * share:.2g}" for share in (min(rates), max(rates)))
     text += f"; it acts on {' to '.join(shares)} % of the coordinates of each kind"
     if finite:
         text += f", {number(float(np.median(finite)))} times as often in steps 1400 to 1800 as in steps 400 to 800"
-    text += f" (γ = {found[0].config['gamma']:g})"
+    text += f" (γ = {acting[0].config['gamma']:g})"
     if rest:
         text += f"; at γ = {rest[0].config['gamma']:g} it acts on {100 * _share(rest):.2g} %"
     return text + "."
 
 
-def _order(found: Sequence[Record]) -> str:
+def _order(acting: Sequence[Record]) -> str:
     """Whether higher loss is earlier or later in these runs: the two cannot be told apart within one run."""
-    earlier = [r.result["loss"][0] > r.result["loss"][-1] for r in found]
+    earlier = [r.result["loss"][0] > r.result["loss"][-1] for r in acting]
     if all(earlier):
         return "here the earlier steps, where h, which starts from 0, is still small: that explains it as well"
     return "as there the later steps" if not any(earlier) else "earlier steps in some seeds, later ones in others"
@@ -148,26 +142,26 @@ def _steps(record: Record) -> list[int]:
     return [every * (i + 1) for i in range(len(record.result["loss"]))]
 
 
-def _positive(found: Sequence[Record]) -> bool:
-    return all(np.mean([r.result["rate"][k] for r in found], axis=0).min() > 0 for k in found[0].result["rate"])
+def _positive(acting: Sequence[Record]) -> bool:
+    return all(np.mean([r.result["rate"][k] for r in acting], axis=0).min() > 0 for k in acting[0].result["rate"])
 
 
-def _rates(found: Sequence[Record]) -> list[Line]:
+def _rates(acting: Sequence[Record]) -> list[Line]:
     return [
-        Line(kind, _steps(found[0]), np.mean([r.result["rate"][kind] for r in found], axis=0).tolist())
-        for kind in found[0].result["rate"]
+        Line(kind, _steps(acting[0]), np.mean([r.result["rate"][kind] for r in acting], axis=0).tolist())
+        for kind in acting[0].result["rate"]
     ]
 
 
-def _table(ratios: Mapping[str, Sequence[float]], found: Sequence[Record]) -> Any:
+def _table(ratios: Mapping[str, Sequence[float]], acting: Sequence[Record]) -> Any:
     rows = []
     for kind, values in ratios.items():
-        windows = [by_window(r, kind) for r in found]
+        windows = [by_window(r, kind) for r in acting]
         rows.append(
             [
                 kind,
-                found[0].result["coordinates"][kind],
-                100 * float(np.mean([r.result["rate"][kind] for r in found])),
+                acting[0].result["coordinates"][kind],
+                100 * float(np.mean([r.result["rate"][kind] for r in acting])),
                 ", ".join(number(v) for v in values),
                 ", ".join(number(v) for v in windows),
             ]
@@ -176,15 +170,15 @@ def _table(ratios: Mapping[str, Sequence[float]], found: Sequence[Record]) -> An
     return table(headers, rows, caption="Ratios for each seed.")
 
 
-def _settings(config: Mapping[str, Any], found: Sequence[Record], rest: Sequence[Record]) -> list[str]:
-    result, model = found[0].result, config["model"]
-    chance = f"1 in {2 ** len(found)}"
+def _settings(config: Mapping[str, Any], acting: Sequence[Record], rest: Sequence[Record]) -> list[str]:
+    result, model = acting[0].result, config["model"]
+    chance = f"1 in {2 ** len(acting)}"
     return [
         "ZO-Sophia (β₁ = 0.96, clip 1, h by A-GNB from the SPSA gradient, β₂ = 0.99, every 10 steps) trains a "
         f"transformer of {sum(result['coordinates'].values())} parameters ({model['n_layer']} block, width "
         f"{model['d_model']}) on sequences of a Markov chain over {model['vocab']} tokens, {config['batch']} a step.",
         "B, the number of predicted tokens, multiplies h, so at the γ = 0.05 of Sophia-G the clip hardly acts; a "
-        "smaller γ makes it act. " + " ".join(_tuned(r) for r in [found[0], *rest[:1]]),
+        "smaller γ makes it act. " + " ".join(_tuned(r) for r in [acting[0], *rest[:1]]),
         "Higher and lower loss: the windows of 100 steps after step 400, halved by their mean loss. The paper compares "
         "steps 400 to 800 (loss 0.57) with steps 1400 to 1800 (loss 0.65), a run whose loss rises.",
         "Where the loss falls, higher loss means earlier steps, and h, an average that starts from 0, is small there "

@@ -23,7 +23,7 @@ from helene.rules import (
     SophiaRule,
 )
 
-METHODS = ("sgd", "ema", "momentum", "annealed", "adam", "newton", "sophia", "helene")
+RULES = ("sgd", "ema", "momentum", "annealed", "adam", "newton", "sophia", "helene")
 DEFAULTS: dict[str, Any] = {
     "beta1": 0.9,
     "beta2": 0.99,
@@ -66,7 +66,7 @@ def _curved(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"beta2": settings["beta2"], "interval": settings["interval"], "batch_size": settings["batch"]}
 
 
-class Rows:
+class ManyRuns:
     """State of many runs of one method.
 
     Args:
@@ -80,8 +80,8 @@ class Rows:
     """
 
     def __init__(self, method: str, theta: Tensor, settings: Mapping[str, Any]) -> None:
-        if method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        if method not in RULES:
+            raise ValueError(f"method must be one of {', '.join(RULES)}, got {method!r}")
         self.method, self.theta, self.t = method, theta.clone(), 0
         self.settings = {**DEFAULTS, **settings}
         self.rule = _RULES[method](self.settings) if method in _RULES else None

@@ -63,38 +63,29 @@ class Method(Protocol):
 
     Attributes:
         name: As in designs and records.
-        title: As in reports.
-        order: "zeroth" if it sees losses only.
         directions: Directions of a step: one, one per layer, or none.
         commutes_with_turns: Whether its path in turned coordinates is the turned path, so that a separable problem can
             be simulated in its eigenbasis.
     """
 
     name: str
-    title: str
-    order: Literal["zeroth", "first"]
     directions: Literal["none", "shared", "per_layer"]
     commutes_with_turns: bool
 
     def supports(self, problem: Problem, trial: Trial) -> str | None:
         """None, or the reason why this problem is not for this method."""
-        ...
 
     def forwards(self, n: int) -> float | None:
         """Forwards of a step with n layers, a backward counted as two; None where no such count is fair."""
-        ...
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
         """Hyper-parameters in absolute units: numbers, or one number per coordinate."""
-        ...
 
     def start(self, x: Tensor) -> State:
         """State at theta_0 besides x itself."""
-        ...
 
     def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """The next x; state is updated in place.
 
         ``given`` holds the settings: numbers, or (trials, 1) or (trials, d) where trials differ.
         """
-        ...

@@ -16,8 +16,7 @@ from synthetic.problems.base import Problem
 class GradientDescent:
     """theta ← theta − lr ∇L."""
 
-    name, title = "gradient_descent", "gradient descent"
-    order: Literal["zeroth", "first"] = "first"
+    name = "gradient_descent"
     directions: Literal["none", "shared", "per_layer"] = "none"
     commutes_with_turns = True
 
@@ -42,7 +41,7 @@ class GradientDescent:
         return functional.descend(x, signal.problem.pullback(signal.slope), given["lr"])
 
 
-class TheoremUpdate:
+class TheoremUpdate(GradientDescent):
     r"""theta_i ← theta_i − η V_iᵀ clip(V_i H_ii⁻¹ ∇_i L, ρ_i), V_i the eigenbasis of H_ii, all layers at once.
 
     As the theorem prescribes: η = 1/2 and ρ_i = R_i / (2 √d_i) with the certified R_i, or with ``radius`` where the
@@ -51,10 +50,7 @@ class TheoremUpdate:
     update, is not unique; on separable families it is the problem's own basis.
     """
 
-    name, title = "theorem", "the theorem's update"
-    order: Literal["zeroth", "first"] = "first"
-    directions: Literal["none", "shared", "per_layer"] = "none"
-    commutes_with_turns = True
+    name = "theorem"
 
     def supports(self, problem: Problem, trial: Trial) -> str | None:
         """See `Method`."""
@@ -78,10 +74,6 @@ class TheoremUpdate:
         pairs = zip(self._radii(problem, trial), problem.layers.sizes, strict=True)
         return [r / (2.0 * math.sqrt(size)) for r, size in pairs]
 
-    def start(self, x: Tensor) -> State:
-        """See `Method`."""
-        return {}
-
     def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """See `Method`."""
         problem, rho = signal.problem, torch.as_tensor(given["rho"])
@@ -89,11 +81,11 @@ class TheoremUpdate:
             newton = signal.slope / problem.curvature(signal.p)
             return functional.descend(x, torch.clamp(newton, -rho, rho), given["lr"])
         gradient, moved = problem.pullback(signal.slope), []
-        for run, block in zip(problem.layers.runs, problem.blocks(x), strict=True):
-            shape = (run.count, run.width)
+        for stretch, block in zip(problem.layers.stretches, problem.blocks(x), strict=True):
+            shape = (stretch.count, stretch.width)
             sigma, basis = torch.linalg.eigh(block)
-            u = (basis.mT @ gradient[..., run.span].unflatten(-1, shape)[..., None])[..., 0]
-            limit = rho[..., run.span].unflatten(-1, shape)
+            u = (basis.mT @ gradient[..., stretch.span].unflatten(-1, shape)[..., None])[..., 0]
+            limit = rho[..., stretch.span].unflatten(-1, shape)
             clipped = torch.clamp(u / sigma, -limit, limit)
             moved.append((basis @ clipped[..., None])[..., 0].flatten(-2))
         return functional.descend(x, torch.cat(moved, -1), given["lr"])
@@ -105,7 +97,7 @@ class TheoremOneClip(TheoremUpdate):
     A move of length min_i R_i moves no layer further than its R_i, so it is a radius for a separable loss as a whole.
     """
 
-    name, title = "theorem_one_clip", "the theorem's update, one clip"
+    name = "theorem_one_clip"
 
     def _clips(self, problem: Problem, trial: Trial) -> list[float]:
         rho = min(self._radii(problem, trial)) / (2.0 * math.sqrt(problem.layers.d))
@@ -115,7 +107,7 @@ class TheoremOneClip(TheoremUpdate):
 class TheoremTunedClip(TheoremUpdate):
     """The same update with one clip for all layers that is tuned, as Sophia's is, instead of prescribed."""
 
-    name, title = "theorem_tuned_clip", "the theorem's update, one tuned clip"
+    name = "theorem_tuned_clip"
 
     def supports(self, problem: Problem, trial: Trial) -> str | None:
         """See `Method`: the clip is tuned, so that no radius is needed."""
@@ -129,7 +121,7 @@ class TheoremTunedClip(TheoremUpdate):
 class DiagonalFloor(GradientDescent):
     """theta ← theta − lr g / max(diag H, floor): HELENE's form with the exact gradient and Hessian diagonal."""
 
-    name, title = "diagonal_floor", "exact diagonal, floored"
+    name = "diagonal_floor"
     commutes_with_turns = False
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
@@ -145,7 +137,7 @@ class DiagonalFloor(GradientDescent):
 class DiagonalClip(GradientDescent):
     """theta ← theta − lr clip(g / diag H, rho): Sophia's form with the exact gradient and Hessian diagonal."""
 
-    name, title = "diagonal_clip", "exact diagonal, update clipped"
+    name = "diagonal_clip"
     commutes_with_turns = False
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:

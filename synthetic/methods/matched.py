@@ -17,7 +17,7 @@ from synthetic.problems.base import Problem
 class HeleneMean(Helene):
     """HELENE with h replaced by its mean over all coordinates: what is left is one adaptive step size."""
 
-    name, title = "helene_mean", "HELENE, h replaced by its mean"
+    name = "helene_mean"
 
     def curvature_used(self, h: Tensor, step: int) -> Tensor:
         """See `Helene`."""
@@ -27,7 +27,7 @@ class HeleneMean(Helene):
 class HeleneShuffled(Helene):
     """HELENE with h shuffled over the coordinates, anew at each estimate: the same numbers, told of others."""
 
-    name, title = "helene_shuffled", "HELENE, h shuffled"
+    name = "helene_shuffled"
 
     def curvature_used(self, h: Tensor, step: int) -> Tensor:
         """See `Helene`."""
@@ -38,7 +38,7 @@ class HeleneShuffled(Helene):
 class HeleneLayerFloors(Helene):
     r"""HELENE with λ_i in proportion to the power ``p`` of the layer's curvature, told by an oracle."""
 
-    name, title = "helene_layer_floors", "HELENE, λ_i per layer"
+    name = "helene_layer_floors"
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
         """See `Method`: the floor of a layer over the mean one is (its λ_max over the mean one)^p."""
@@ -52,7 +52,7 @@ class HeleneLayerFloors(Helene):
 class LayerSteps(MeZO):
     r"""MeZO with step sizes in proportion to the power ``−p`` of the layer's curvature: no curvature is estimated."""
 
-    name, title = "mezo_layer_steps", "MeZO, step sizes per layer"
+    name = "mezo_layer_steps"
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
         """See `Method`."""
@@ -63,7 +63,7 @@ class LayerSteps(MeZO):
 class GrowingStep(MeZO):
     """MeZO with a step size that grows, by ``growth`` over the steps expected of it, then stands."""
 
-    name, title = "mezo_growing", "MeZO, growing step size"
+    name = "mezo_growing"
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
         """See `Method`."""

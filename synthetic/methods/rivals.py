@@ -20,14 +20,14 @@ from synthetic.problems.base import Problem
 class ZOAdam(MeZO):
     """Adam on the SPSA gradient."""
 
-    name, title = "zo_adam", "ZO-Adam"
+    name = "zo_adam"
     commutes_with_turns = False
+    unchanged = ("beta1", "beta2", "denominator_eps")  # settings that are absolute in a trial already
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
         """See `Method`: lr = q ‖g_0‖ / (tr H + 2 λ_max), for √v starts near ‖g_0‖."""
         size = math.sqrt(scale.curvature)
-        kept = {name: trial[name] for name in ("beta1", "beta2", "denominator_eps")}
-        return {"lr": trial["q"] * size / scale.trace, **kept}
+        return {"lr": trial["q"] * size / scale.trace, **{name: trial[name] for name in self.unchanged}}
 
     def start(self, x: Tensor) -> State:
         """See `Method`."""
@@ -45,8 +45,9 @@ class ZOAdam(MeZO):
 class ZOSophia(MeZO):
     """Sophia on the SPSA gradient, h from A-GNB with B = 1: the update is clipped, not the curvature floored."""
 
-    name, title = "zo_sophia", "ZO-Sophia"
+    name = "zo_sophia"
     commutes_with_turns = False
+    unchanged = ("beta1", "beta2", "interval", "denominator_eps")  # settings that are absolute in a trial already
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
         r"""See `Method`: with q' = q / √clip_ratio, unclipped first steps are those of MeZO at q'.
@@ -58,8 +59,7 @@ class ZOSophia(MeZO):
         q = trial["q"] / math.sqrt(trial["clip_ratio"])
         lr = trial["clip_ratio"] * q * math.sqrt(scale.curvature) / scale.trace
         gamma = lr * scale.trace / (q * scale.curvature)
-        kept = {name: trial[name] for name in ("beta1", "beta2", "interval", "denominator_eps")}
-        return {"lr": lr, "gamma": gamma, **kept}
+        return {"lr": lr, "gamma": gamma, **{name: trial[name] for name in self.unchanged}}
 
     def start(self, x: Tensor) -> State:
         """See `Method`."""
@@ -79,7 +79,7 @@ class ZOSophia(MeZO):
 class OneLayerInTurn(OneDirectionPerLayer):
     """One layer a step, in turn, along its own direction: two forwards a step, n steps a round."""
 
-    name, title = "per_layer_in_turn", "one layer in turn"
+    name = "per_layer_in_turn"
 
     def forwards(self, n: int) -> float | None:
         """See `Method`."""

@@ -24,7 +24,8 @@ def scale_of(problem: Problem, x0: Tensor, target: float, batch_size: int = 1) -
     gradient = problem.pullback(problem.slope(problem.features(x0)))
     if problem.separable:
         curvature = problem.curvature(problem.features(x0))
-        traces, tops = _sums(problem, curvature), _tops(problem, curvature)
+        parts = [curvature[part] for part in problem.layers.slices()]
+        traces, tops = [p.sum().item() for p in parts], [p.max().item() for p in parts]
         largest = max(tops)
     else:
         hessian = problem.hessian(x0)
@@ -42,14 +43,6 @@ def scale_of(problem: Problem, x0: Tensor, target: float, batch_size: int = 1) -
         horizon=trace * _rate(problem, x0) * math.log(1.0 / target),
         reach=(problem.features(x0) if problem.separable else x0).abs().max().item(),
     )
-
-
-def _sums(problem: Problem, curvature: Tensor) -> list[float]:
-    return [curvature[part].sum().item() for part in problem.layers.slices()]
-
-
-def _tops(problem: Problem, curvature: Tensor) -> list[float]:
-    return [curvature[part].max().item() for part in problem.layers.slices()]
 
 
 def _rate(problem: Problem, x0: Tensor) -> float:

@@ -17,8 +17,7 @@ from synthetic.problems.base import Problem
 class MeZO:
     """theta ← theta − lr c z: SPSA with one direction for all layers (the negative control)."""
 
-    name, title = "mezo", "MeZO"
-    order: Literal["zeroth", "first"] = "zeroth"
+    name = "mezo"
     directions: Literal["none", "shared", "per_layer"] = "shared"
     commutes_with_turns = True
 
@@ -46,7 +45,7 @@ class MeZO:
 class OneDirectionPerLayer(MeZO):
     """Each layer has its own pair of probes, so its own projected gradient (the positive control)."""
 
-    name, title = "per_layer", "one direction per layer"
+    name = "per_layer"
     directions: Literal["none", "shared", "per_layer"] = "per_layer"
 
     def forwards(self, n: int) -> float | None:
@@ -61,7 +60,7 @@ class OneDirectionPerLayer(MeZO):
 class HeavyBall(MeZO):
     """MeZO with momentum: m ← beta1 m + c z, theta ← theta − lr m."""
 
-    name, title = "heavy_ball", "heavy-ball MeZO"
+    name = "heavy_ball"
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
         """See `Method`: lr = q (1 − beta1) / (tr H + 2 λ_max)."""
@@ -81,7 +80,7 @@ class HeavyBall(MeZO):
 class Helene(MeZO):
     """Algorithm 1 with h from this step's SPSA gradient, B = 1 since the loss is deterministic."""
 
-    name, title = "helene", "HELENE"
+    name = "helene"
     commutes_with_turns = False
     _held: tuple[Given, HeleneRule] | None = None
 

@@ -41,7 +41,7 @@ def build(spec: Mapping[str, Any]) -> Problem:
         per_group = spec.get("scales", [1.0] * len(spec["layers"]))
         scales = [s for s, (count, _) in zip(per_group, spec["layers"], strict=True) for _ in range(count)]
         seed = None if spec.get("basis") == "axes" else spec.get("seed", 0)
-        return Separable(kind, layers, eigenvalues, scales, seed)
+        return Separable(kind, layers, eigenvalues, scales=scales, seed=seed)
     raise ValueError(f"kind must be one of {', '.join(PROFILES)}, coupled or regression, got {kind!r}")
 
 

@@ -124,13 +124,13 @@ class Problem(ABC):
         raise NotImplementedError(f"{self.name} has no cheap diagonal")
 
     def blocks(self, x: Float[Tensor, "*batch d"]) -> list[Float[Tensor, "*batch count w w"]]:
-        """The Hessian's diagonal blocks, those of a run of equal layers together."""
-        whole, found = self.hessian(x), []
-        for run in self.layers.runs:
-            rows = whole[..., run.span, run.span].unflatten(-1, (run.count, run.width))
-            rows = rows.unflatten(-3, (run.count, run.width))
-            found.append(torch.diagonal(rows, dim1=-4, dim2=-2).movedim(-1, -3))
-        return found
+        """The Hessian's diagonal blocks, those of a stretch of equal layers together."""
+        whole, parts = self.hessian(x), []
+        for stretch in self.layers.stretches:
+            rows = whole[..., stretch.span, stretch.span].unflatten(-1, (stretch.count, stretch.width))
+            rows = rows.unflatten(-3, (stretch.count, stretch.width))
+            parts.append(torch.diagonal(rows, dim1=-4, dim2=-2).movedim(-1, -3))
+        return parts
 
     def loss(self, theta: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
         """L(theta)."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Run:
+class Stretch:
     """Consecutive layers of equal width, so that they batch as (count, width)."""
 
     start: int
@@ -22,7 +22,7 @@ class Run:
 
     @property
     def span(self) -> slice:
-        """Where the run lies in the vector."""
+        """Where it lies in the vector."""
         return slice(self.start, self.start + self.count * self.width)
 
 
@@ -63,14 +63,14 @@ class Layers:
         return max(self.sizes)
 
     @cached_property
-    def runs(self) -> tuple[Run, ...]:
+    def stretches(self) -> tuple[Stretch, ...]:
         """Consecutive layers of equal width."""
-        runs, start, layer = [], 0, 0
+        stretches, start, layer = [], 0, 0
         for width, group in groupby(self.sizes):
             count = len(list(group))
-            runs.append(Run(start, count, width, layer))
+            stretches.append(Stretch(start, count, width, layer))
             start, layer = start + count * width, layer + count
-        return tuple(runs)
+        return tuple(stretches)
 
     def slices(self) -> list[slice]:
         """The place of each layer in the vector."""
@@ -79,14 +79,14 @@ class Layers:
 
     def sum(self, x: Tensor) -> Tensor:
         """Sums within layers: (..., d) to (..., n)."""
-        parts = [x[..., r.span].unflatten(-1, (r.count, r.width)).sum(-1) for r in self.runs]
+        parts = [x[..., s.span].unflatten(-1, (s.count, s.width)).sum(-1) for s in self.stretches]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def spread(self, c: Tensor) -> Tensor:
         """One value per layer to each of its coordinates: (..., n) to (..., d)."""
         parts = [
-            c[..., r.first_layer : r.first_layer + r.count, None].expand(*c.shape[:-1], r.count, r.width).flatten(-2)
-            for r in self.runs
+            c[..., s.first_layer : s.first_layer + s.count, None].expand(*c.shape[:-1], s.count, s.width).flatten(-2)
+            for s in self.stretches
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 

@@ -21,29 +21,23 @@ class Profile(Protocol):
     @property
     def radius(self) -> float:
         """See the module's docstring."""
-        ...
 
     @property
     def gap_factor(self) -> float | None:
         """b in phi(u) >= b u phi'(u); None if there is none at hand."""
-        ...
 
     @property
     def smoothness(self) -> float:
         """Supremum of phi''."""
-        ...
 
     def value(self, u: Tensor) -> Tensor:
         """phi."""
-        ...
 
     def slope(self, u: Tensor) -> Tensor:
         """phi'."""
-        ...
 
     def curvature(self, u: Tensor) -> Tensor:
         """phi''."""
-        ...
 
 
 @dataclass(frozen=True)

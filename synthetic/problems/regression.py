@@ -135,12 +135,11 @@ class Regression(Problem):
             while size > 1e-10 and self.gap(self.features(theta - size * move)) > before:
                 size *= 0.5
             if size <= 1e-10:
-                break  # rounding is all that is left
+                break  # only rounding is left to gain
             theta = theta - size * move
         residual = self.pullback(self.slope(self.features(theta))).norm().item()
         if residual > 1e3 * _TOLERANCE:
             raise ArithmeticError(f"no minimizer found: the gradient's norm is still {residual:.1e}")
-        self.minimum_error = residual**2 / (2.0 * self.l2)
         minimum = self.gap(self.features(theta)).item()
         self.base_outputs = self.features(theta)[: self.base_outputs.numel()]
         self.base_theta = self.minimizer = theta
@@ -208,11 +207,11 @@ class Logistic(Regression):
 
     def blocks(self, x: Tensor) -> list[Tensor]:
         """See `Problem`."""
-        weights, found = self._weights(x)[..., None, :], []
-        for run in self.layers.runs:
-            inputs = self.inputs[:, run.span].unflatten(-1, (run.count, run.width)).transpose(0, 1)
-            found.append(self._gram(weights, inputs))
-        return found
+        weights, parts = self._weights(x)[..., None, :], []
+        for stretch in self.layers.stretches:
+            inputs = self.inputs[:, stretch.span].unflatten(-1, (stretch.count, stretch.width)).transpose(0, 1)
+            parts.append(self._gram(weights, inputs))
+        return parts
 
     def _gram(self, weights: Tensor, inputs: Tensor) -> Tensor:
         ridge = self.l2 * torch.eye(inputs.shape[-1], dtype=inputs.dtype)

@@ -77,8 +77,8 @@ class Separable(Problem):
             return
         rng = np.random.default_rng([seed, *self.layers.sizes])
         self.minimizer = torch.from_numpy(rng.standard_normal(self.layers.d))
-        for run in self.layers.runs:
-            q, r = np.linalg.qr(rng.standard_normal((run.count, run.width, run.width)))
+        for stretch in self.layers.stretches:
+            q, r = np.linalg.qr(rng.standard_normal((stretch.count, stretch.width, stretch.width)))
             signs = np.sign(np.diagonal(r, axis1=-2, axis2=-1))
             self.turns.append(torch.from_numpy(q * signs[:, None, :]))
 
@@ -99,11 +99,11 @@ class Separable(Problem):
         roots = self.eigenvalues.sqrt()
         if not self.turns:
             return torch.mul(x, roots, out=out)
-        scales = [roots[run.span].view(run.count, 1, run.width) for run in self.layers.runs]
+        scales = [roots[stretch.span].view(stretch.count, 1, stretch.width) for stretch in self.layers.stretches]
         parts = self._parts(x, [turn.mT * scale for turn, scale in zip(self.turns, scales, strict=True)])
         out = torch.empty_like(x) if out is None else out
-        for run, part in zip(self.layers.runs, parts, strict=True):
-            out[..., run.span].view(part.shape).copy_(part)
+        for stretch, part in zip(self.layers.stretches, parts, strict=True):
+            out[..., stretch.span].view(part.shape).copy_(part)
         return out
 
     def pullback(self, s: Tensor) -> Tensor:
@@ -117,9 +117,9 @@ class Separable(Problem):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def _parts(self, x: Tensor, turns: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Run by run x times the turns, (rows, layers, width), rows being the batch."""
-        for run, turn in zip(self.layers.runs, turns, strict=True):
-            rows = x[..., run.span].reshape(-1, run.count, run.width)
+        """Stretch by stretch x times the turns, (rows, layers, width), rows being the batch."""
+        for stretch, turn in zip(self.layers.stretches, turns, strict=True):
+            rows = x[..., stretch.span].reshape(-1, stretch.count, stretch.width)
             yield torch.bmm(rows.transpose(0, 1), turn).transpose(0, 1)
 
     def gap_terms(self, p: Tensor) -> Tensor:

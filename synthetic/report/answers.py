@@ -53,12 +53,12 @@ def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "H
         )
     outside = [a for a in sound if a.verdict == "outside_hypotheses"]
     sound = [a for a in sound if a not in outside] or outside
-    told = [a for a in sound if a.follows != "unknown"]
-    if not told:
+    resolved = [a for a in sound if a.follows != "unknown"]
+    if not resolved:
         spans = "; ".join(f"{_where([a], mine)}: beta {_interval(a, 'd')}" for a in sound[:3])
         return f"These runs cannot tell whether {title}'s step count follows max_i d_i or d ({spans})."
     groups: dict[str, list[Analysed]] = {}
-    for a in told:
+    for a in resolved:
         groups.setdefault(a.follows, []).append(a)
     parts = []
     for follows, members in sorted(groups.items(), key=lambda item: -len(item[1])):
@@ -66,8 +66,8 @@ def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "H
         cause = "; the cause is unexplained" if follows in ("max_d", "neither") and method == "helene" else ""
         exponents = f"alpha {_range(members, 'max_d')}, beta {_range(members, 'd')}".replace(", beta undefined", "")
         parts.append(f"{_SAYS[follows]}{where}{_reach(members)} ({exponents}{cause})")
-    left = [a for a in sound if a.follows == "unknown"]
-    tail = f"; on {_where(left, mine)} the runs cannot tell" if left else ""
+    unresolved = [a for a in sound if a.follows == "unknown"]
+    tail = f"; on {_where(unresolved, mine)} the runs cannot tell" if unresolved else ""
     if outside and outside != sound:
         tail += f"; on {_where(outside, mine)} layers interact, which its hypotheses exclude"
     broken = [a for a in mine if a.verdict == "broken_instrument"]
@@ -91,7 +91,7 @@ def conclusions(analysed: Sequence[Analysed]) -> list[Conclusion]:
         if rows:
             out.append(Conclusion(answer(analysed, method, title), rows))
     out[1:1] = comparisons(analysed)
-    controls = tuple(a for a in analysed if a.control and not a.series.borrowed)  # each run once
+    controls = tuple(a for a in analysed if a.control and not a.series.borrowed)
     return [*out, Conclusion(control_sentence(a.control for a in controls if a.control), controls)]
 
 
@@ -103,20 +103,15 @@ _ASKED = {
 }
 
 
-def against_mezo(analysed: Sequence[Analysed], method: str = "helene", title: str = "HELENE") -> list[str]:
-    """How the steps of a tuned method compare with tuned MeZO's and what explains a win, a sentence per case."""
-    return [c.says for c in comparisons(analysed, method, title)]
-
-
 def comparisons(analysed: Sequence[Analysed], method: str = "helene", title: str = "HELENE") -> list[Conclusion]:
-    """The same with the series that each sentence rests on."""
+    """How the steps of a tuned method compare with tuned MeZO's and what explains a win, a sentence per case."""
     rows = [a for a in analysed if a.series.method == method and a.ratio is not None and not a.series.variant]
-    found = {(a.series.family, a.series.start): a.explained for a in rows if a.explained is not None}
+    explained = {(a.series.family, a.series.start): a.explained for a in rows if a.explained is not None}
     groups: dict[tuple[str, str], list[Analysed]] = {}
     for a in rows:
         assert a.ratio is not None
         outcome = "win" if a.ratio[2] < 1.0 else "loss" if a.ratio[1] > 1.0 else "draw"
-        e = found.get((a.series.family, a.series.ran_from or a.series.start))
+        e = explained.get((a.series.family, a.series.ran_from or a.series.start))
         groups.setdefault((outcome, e.cause if e and outcome == "win" else ""), []).append(a)
     out = []
     for (outcome, cause), group in sorted(groups.items(), key=lambda item: ("win", "loss", "draw").index(item[0][0])):
@@ -126,16 +121,16 @@ def comparisons(analysed: Sequence[Analysed], method: str = "helene", title: str
             says = f"Tuned {title} needs fewer steps than tuned MeZO on {where}, {_ratios(group)} of MeZO's: {why}"
         elif outcome == "loss":
             says = f"Tuned {title} needs more steps than tuned MeZO on {where}, {_ratios(group)} times as many"
-            says += f"{_alike(group, found)}."
+            says += f"{_alike(group, explained)}."
         else:
             says = f"Tuned {title} and tuned MeZO cannot be told apart on {where}, ratio {_ratios(group)}."
         out.append(Conclusion(says, tuple(group)))
     return out
 
 
-def _alike(group: Sequence[Analysed], found: Mapping[tuple[str, str], Explained]) -> str:
+def _alike(group: Sequence[Analysed], explained: Mapping[tuple[str, str], Explained]) -> str:
     """Which matched controls need as many steps wherever they were run beside the losers."""
-    beside = [e for a in group if (e := found.get((a.series.family, a.series.ran_from or a.series.start)))]
+    beside = [e for a in group if (e := explained.get((a.series.family, a.series.ran_from or a.series.start)))]
     names = dict.fromkeys(name for e in beside for name in e.rivals)
     every = [
         TITLES[name] for name in names if all(TITLES[name] in e.cause.split("; ") for e in beside if name in e.rivals)
@@ -159,12 +154,12 @@ def control_sentence(controls: Iterable[Control]) -> str:
         return (
             f"{len(failed)} of {len(rows)} controls differ from what theory predicts: there the instrument is broken."
         )
-    found = [c.largest_error for c in rows if math.isfinite(c.largest_error)]
-    missed = len(rows) - len(found)
-    worst = f"{100 * math.expm1(max(found, default=0.0)):.0f} %"
+    errors = [c.largest_error for c in rows if math.isfinite(c.largest_error)]
+    missed = len(rows) - len(errors)
+    worst = f"{100 * math.expm1(max(errors, default=0.0)):.0f} %"
     tail = f", but for a cell of {missed} of them that most seeds miss" if missed else ""
     inside, known = (sum(column) for column in zip(*(c.within for c in rows), strict=True))
-    told = (
+    in_range = (
         f" Of {known} cells for which theory gives the law of the count, {inside} lie where 95 % should: single cells "
         f"differ because a step size is chosen on 5 or 9 seeds and judged on 10 or 16."
         if known
@@ -172,7 +167,7 @@ def control_sentence(controls: Iterable[Control]) -> str:
     )
     return (
         f"All {len(rows)} controls come out as theory predicts; no cell's median is further than {worst} from its "
-        f"predicted count{tail}.{told}"
+        f"predicted count{tail}.{in_range}"
     )
 
 
@@ -185,8 +180,8 @@ def _where(rows: Sequence[Analysed], among: Sequence[Analysed]) -> str:
     for family, starts in families.items():
         name = FAMILIES.get(family, family)
         others = _starts(among).get(family, starts) - starts
-        told = " and ".join(STARTS.get(start, start) for start in sorted(starts))
-        names.append(f"{name} ({told})" if others else name)
+        named_starts = " and ".join(STARTS.get(start, start) for start in sorted(starts))
+        names.append(f"{name} ({named_starts})" if others else name)
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from helene.lab.pages import Section, details, number, paragraph, subtitle, table
-from synthetic.analysis.results import FAMILIES, Measured
+from synthetic.analysis.results import FAMILIES, MeasuredCell
 from synthetic.analysis.verdicts import Analysed
 from synthetic.design import CAP, RACE, Design
 from synthetic.report.words import by_family, unbroken
@@ -35,7 +35,7 @@ def _design(design: Design, analysed: Sequence[Analysed]) -> Section:
     ]
     if design.not_crossed:
         body.append(paragraph("Not every method meets every family from every start, and need not:"))
-        items = Markup("").join(Markup("<li>{}</li>").format(said) for said in design.not_crossed)
+        items = Markup("").join(Markup("<li>{}</li>").format(reason) for reason in design.not_crossed)
         body.append(Markup("<ul>{}</ul>").format(items))
     for family, members in by_family(analysed):
         rows = []
@@ -62,7 +62,7 @@ def _cells(analysed: Sequence[Analysed]) -> Section:
             seeds = ", ".join(number(s) if s != float("inf") else "∞" for s in sorted(c.steps))
             chosen = ", ".join(f"{name} {number(c.best[name])}" for name in _SHOWN if name in c.best)
             key = Markup("<code>{}</code>").format(c.key[:12])
-            rows.append([c.n, c.max_d, c.d, seeds, c.status, chosen, _told(c), c.forwards_per_step, key])
+            rows.append([c.n, c.max_d, c.d, seeds, c.status, chosen, _predicted(c), c.forwards_per_step, key])
             anchors.append(f"cell-{c.key[:12]}")
         headers = [
             "n",
@@ -80,7 +80,7 @@ def _cells(analysed: Sequence[Analysed]) -> Section:
     return Section("All cells", body)
 
 
-def _told(c: Measured) -> str | float | None:
+def _predicted(c: MeasuredCell) -> str | float | None:
     """The predicted count, with the range of 95 % of the medians where it is known."""
     if c.predicted is None or c.scatter is None:
         return c.predicted

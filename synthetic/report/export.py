@@ -11,7 +11,7 @@ import numpy as np
 
 from synthetic.analysis.explain import Explained
 from synthetic.analysis.exponents import Fit
-from synthetic.analysis.results import Measured
+from synthetic.analysis.results import MeasuredCell
 from synthetic.analysis.tuning import tuning_of
 from synthetic.analysis.verdicts import Analysed
 
@@ -46,7 +46,7 @@ def _series(a: Analysed) -> dict[str, Any]:
         "verdict": a.verdict,
         "verdict_subset": a.main.subset,
         "fits": {name: fit_dict(fit) for name, fit in a.fits.items()},
-        "explanations": a.explanations,
+        "explanations": a.laws,
         "steps_against_mezo": None if a.ratio is None else list(a.ratio),
         "forwards_against_mezo": None if a.forwards_ratio is None else list(a.forwards_ratio),
         "tuning": tuning_of(s.cells),
@@ -67,7 +67,7 @@ def fit_dict(fit: Fit) -> dict[str, Any]:
     return out
 
 
-def _cell(c: Measured) -> dict[str, Any]:
+def _cell(c: MeasuredCell) -> dict[str, Any]:
     finite = sorted(c.steps)
     return {
         "key": c.key,

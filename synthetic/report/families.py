@@ -11,7 +11,7 @@ from synthetic.analysis.results import FAMILIES
 from synthetic.analysis.verdicts import Analysed
 from synthetic.report.answers import STARTS
 from synthetic.report.pictures import Pictures
-from synthetic.report.words import exponent, spread, unbroken
+from synthetic.report.words import at, exponent, spread, unbroken
 
 _HOW_TO_READ = (
     "The tables give T ~ (max d_i)^alpha d^beta with 95 % intervals, on the cells with d ≥ 64 where there are eight or "
@@ -26,7 +26,7 @@ def family_sections(analysed: Sequence[Analysed], pictures: Pictures) -> list[Se
     for family in dict.fromkeys(a.series.family for a in analysed):
         body: list[Markup | str] = [paragraph(_HOW_TO_READ)] if not out else []
         for start in dict.fromkeys(a.series.start for a in analysed if a.series.family == family):
-            rows = [a for a in analysed if (a.series.family, a.series.start) == (family, start)]
+            rows = [a for a in analysed if at(a, family, start)]
             body.append(subtitle(f"Start: {STARTS.get(start, start)}", f"{family}-{start}"))
             body += _exponents(rows)
             borrowed = dict.fromkeys(a.series.borrowed for a in rows if a.series.borrowed)
@@ -44,9 +44,9 @@ def _exponents(rows: Sequence[Analysed]) -> list[Markup]:
         ratio = None if a.ratio is None else spread(a.ratio)
         lines.append([link, badge(a.verdict), exponent(a.main, "max_d"), exponent(a.main, "d"), ratio])
     used = {(a.main.subset, a.main.law.num_cells, len(a.series.cells)) for a in rows if a.main.law is not None}
-    said = " or ".join(
+    subsets = " or ".join(
         f"all {most}" if subset == "all" else f"the {count} of {most} with {subset.replace('>=', '≥')}"
         for subset, count, most in sorted(used)
     )
     headers = ["method", "verdict", "alpha (max d_i)", "beta (d)", "×\N{NO-BREAK SPACE}MeZO"]
-    return [paragraph(f"Cells: {said}."), table(headers, lines)]
+    return [paragraph(f"Cells: {subsets}."), table(headers, lines)]

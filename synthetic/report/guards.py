@@ -12,7 +12,7 @@ from helene.lab.pages import Section, badge, number, paragraph, subtitle, table,
 from synthetic.analysis.exponents import Fit
 from synthetic.analysis.results import FAMILIES
 from synthetic.analysis.sensitivity import sensitivities
-from synthetic.analysis.tuning import tuning_of
+from synthetic.analysis.tuning import cells_where_h_acts, tuning_of
 from synthetic.analysis.verdicts import Analysed, Control
 from synthetic.design import RACE
 from synthetic.report.words import by_family, exponent, unbroken
@@ -113,9 +113,9 @@ def _guarded(a: Analysed) -> list[Any] | None:
     law = a.fits["all"].law
     slopes = law.largest_local_slope_difference if law else {}
     steep = [round(v, 2) if (v := slopes.get(axis, math.nan)) == v else None for axis in ("n", "w")]
-    laws = ", ".join(f"{e['name']} {100 * e['error']:.0f} %" for e in a.explanations[:2])
+    best_laws = ", ".join(f"{e['name']} {100 * e['error']:.0f} %" for e in a.laws[:2])
     scatter = None if law is None else f"{100 * law.residual_sd:.0f}\N{NO-BREAK SPACE}%"
-    return [*(_both(fit) for fit in a.fits.values()), scatter, *steep, laws or None]
+    return [*(_both(fit) for fit in a.fits.values()), scatter, *steep, best_laws or None]
 
 
 def _tables(
@@ -125,11 +125,11 @@ def _tables(
     headers: Sequence[str],
     numeric: Sequence[int],
 ) -> list[Markup]:
-    """A table per family of what each series ran itself: its start, its method, and what ``row`` finds, if anything."""
+    """A table per family of what each series ran itself: its start, its method, and what ``row`` gives, if anything."""
     body = []
     for family, members in by_family(analysed):
         own = [(a, row(a)) for a in members if not a.series.borrowed]
-        rows = [[a.series.start, unbroken(a.series.label), *found] for a, found in own if found is not None]
+        rows = [[a.series.start, unbroken(a.series.label), *columns] for a, columns in own if columns is not None]
         if rows:
             body.append(subtitle(FAMILIES.get(family, family), f"{anchor}-{family}"))
             body.append(table(headers, rows, numeric=numeric))
@@ -154,7 +154,24 @@ def _tuning(analysed: Sequence[Analysed]) -> Section:
     ]
     headers = ["start", "method", "chosen q: least, median, most", "other settings: cells", "at edge", "missed"]
     headers += ["width", "diverged, stalled"]
+    body += _floors(analysed)
     return Section("Tuning", [*body, *_tables(analysed, "tuning", _tuned, headers, (4, 5, 6))])
+
+
+def _floors(analysed: Sequence[Analysed]) -> list[Markup]:
+    """In how many cells h acts at all, by method; nothing where no method was tuned over several floors."""
+    rows = []
+    for label in dict.fromkeys(a.series.label for a in analysed):
+        own = [a.series for a in analysed if a.series.label == label and not a.series.borrowed]
+        acts, known = cells_where_h_acts(cell for series in own for cell in series.cells)
+        if known:
+            rows.append([label, known, known - acts])
+    text = (
+        "h never acts where the chosen trial takes the same steps on every tuning seed as another that differs in its "
+        "floor alone. Both floors lie above every h there, and a control that changes h tells nothing."
+    )
+    headers = ["method", "cells with several floors", "h never acts in"]
+    return [paragraph(text), table(headers, rows)] if rows else []
 
 
 def _tuned(a: Analysed) -> list[Any] | None:
@@ -175,13 +192,13 @@ def _sensitivity(analysed: Sequence[Analysed]) -> Section:
     """What tuning is worth, per method and family."""
     rows = []
     for s in sensitivities(a.series for a in analysed):
-        told = "; ".join(
+        costs = "; ".join(
             f"{name} " + ", ".join(f"{number(value)}: {_up_to(ratio)}" for value, ratio in values.items())
             for name, values in s.settings.items()
         )
         lost = None if s.lost is None else f"{100 * s.lost:.0f}\N{NO-BREAK SPACE}%"
         untuned = None if s.untuned is None else _up_to(s.untuned)
-        rows.append([s.family.replace("_", " "), unbroken(s.method), s.width, untuned, lost, told or None])
+        rows.append([s.family.replace("_", " "), unbroken(s.method), s.width, untuned, lost, costs or None])
     text = (
         "From the tuning runs. Width: the factor by which the step size may be off at a cost of 1.5 times the best "
         "count. Untuned: the count at q = 1, other settings in the middle, over the best one. Lost: runs that "

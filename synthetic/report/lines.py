@@ -36,11 +36,11 @@ def lines_of(analysed: Sequence[Analysed], provenance: Mapping[str, Any]) -> str
         if (e := a.explained) is not None
     ]
     for s in sensitivities(a.series for a in analysed):
-        told = asdict(s)
-        told["settings"] = {
+        line = asdict(s)
+        line["settings"] = {
             name: {str(value): ratio for value, ratio in values.items()} for name, values in s.settings.items()
         }
-        out.append({"sensitivity": told.pop("method"), **told})
+        out.append({"sensitivity": line.pop("method"), **line})
     return "".join(canonical.dumps(_short(line)) + "\n" for line in out)
 
 

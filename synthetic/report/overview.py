@@ -8,9 +8,10 @@ from markupsafe import Markup
 
 from helene.lab.pages import Section, badge, number, paragraph, subtitle, table
 from synthetic.analysis.results import FAMILIES, TITLES
+from synthetic.analysis.tuning import cells_where_h_acts
 from synthetic.analysis.verdicts import Analysed
 from synthetic.report.answers import STARTS, Conclusion
-from synthetic.report.words import exponent, spread, unbroken
+from synthetic.report.words import at, exponent, spread, unbroken
 
 
 def overview_sections(analysed: Sequence[Analysed], concluded: Sequence[Conclusion]) -> list[Section]:
@@ -23,10 +24,10 @@ def _glance(analysed: Sequence[Analysed]) -> Section:
     """A row for each family and start: what HELENE's steps follow, beside the two controls."""
     rows = []
     for family, start in dict.fromkeys((a.series.family, a.series.start) for a in analysed):
-        here = {a.series.method: a for a in reversed(analysed) if _at(a, family, start) and not a.series.variant}
-        if "mezo" not in here:
+        by_method = {a.series.method: a for a in reversed(analysed) if at(a, family, start) and not a.series.variant}
+        if "mezo" not in by_method:
             continue
-        helene = here.get("helene")
+        helene = by_method.get("helene")
         link = Markup('<a href="#{}-{}">{}</a>, {}').format(
             family, start, FAMILIES.get(family, family), STARTS.get(start, start).removeprefix("fixed ")
         )
@@ -36,7 +37,7 @@ def _glance(analysed: Sequence[Analysed]) -> Section:
                 link,
                 None if helene is None else badge(helene.verdict),
                 *(None if helene is None else exponent(helene.main, name) for name in ("d", "max_d")),
-                f"{_value(here.get('mezo'), 'd')},\N{NO-BREAK SPACE}{_value(here.get('per_layer'), 'max_d')}",
+                f"{_value(by_method.get('mezo'), 'd')},\N{NO-BREAK SPACE}{_value(by_method.get('per_layer'), 'max_d')}",
                 ratio,
             ]
         )
@@ -50,13 +51,9 @@ def _glance(analysed: Sequence[Analysed]) -> Section:
     return Section("At a glance", [paragraph(text), table(headers, rows)])
 
 
-def _at(a: Analysed, family: str, start: str) -> bool:
-    return (a.series.family, a.series.start) == (family, start)
-
-
 def _value(a: Analysed | None, name: str) -> str:
-    found = None if a is None else a.main.exponent(name)
-    return "–" if found is None else spread(found).partition("\N{NO-BREAK SPACE}")[0]
+    value = None if a is None else a.main.exponent(name)
+    return "–" if value is None else spread(value).partition("\N{NO-BREAK SPACE}")[0]
 
 
 def _conclusions(concluded: Sequence[Conclusion]) -> Section:
@@ -99,14 +96,17 @@ def _explanations(analysed: Sequence[Analysed]) -> Section | None:
             for name, (value, low, high) in e.rivals.items()
         )
         home = f"{e.candidate.family.replace('_', ' ')}, {e.candidate.start}"
-        rows.append([home, unbroken(e.candidate.label), spread(e.ratio), e.cause, others])
+        acts, known = cells_where_h_acts(e.candidate.cells)
+        reach = f"{acts} of {known} cells" if known else None
+        rows.append([home, unbroken(e.candidate.label), spread(e.ratio), e.cause, others, reach])
     if not rows:
         return None
     text = (
         "A win is an interval of steps over tuned MeZO's that lies below 1. It is the curvature's only if the matched "
         "controls lose: heavy-ball MeZO, h replaced by its mean, h shuffled over coordinates, step sizes per layer, a "
         "growing step, Sophia's clip, each with the same number of trials. A control that needs at most 3 % more steps "
-        "than the winner, within its interval, explains the win."
+        "than the winner, within its interval, explains the win. Where h acts in no cell, the controls that change h "
+        "tell nothing; Tuning says how that is known."
     )
-    headers = ["where", "method", "× MeZO", "explained by", "steps of each control over the method's"]
+    headers = ["where", "method", "× MeZO", "explained by", "steps of each control over the method's", "h acts in"]
     return Section("What explains a difference", [paragraph(text), table(headers, rows)], anchor="explanations")

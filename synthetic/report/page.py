@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from helene.lab.pages import Section, figure, paragraph, render_page
 from helene.lab.records import Record
+from synthetic.analysis.least_steps import BOUND
 from synthetic.analysis.verdicts import Analysed
 from synthetic.design import Design
 from synthetic.report.answers import Conclusion
@@ -80,7 +81,7 @@ def _sections(
         "instead of d, the number of all parameters. With n layers of width w both grow, so both are varied: alpha "
         "is the exponent of max_i d_i, beta that of d. “Follows max_i d_i” is alpha near 1 and beta near 0, "
         "“follows d” the reverse; the controls show what that is on a finite grid. An experiment supports a rate; "
-        "it does not prove one."
+        "it does not prove one. " + BOUND
     )
     return [
         Section("What is asked", [reading]),

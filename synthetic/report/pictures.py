@@ -7,20 +7,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from helene.lab.figures import Drawing, ScalingSeries, scaling_figure
+from synthetic.analysis.least_steps import least_line
 from synthetic.analysis.results import FAMILIES
 from synthetic.analysis.verdicts import Analysed
-from synthetic.design import FIRST_ORDER
+from synthetic.design import FIRST_ORDER, TARGETS
+from synthetic.report.words import at
 
 Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
 _DRAWN = ("helene", "mezo", "per_layer", "heavy_ball", *FIRST_ORDER)
-_SETTINGS = ("k ", "beta")  # variants that differ from the plain method in one setting alone
+_SETTINGS = ("k ", "beta", "low floors")  # variants that differ from the plain method in one setting alone
 
 
 def pictures_of(analysed: Sequence[Analysed]) -> Pictures:
     """All cuts of all families and starts."""
     out: Pictures = {}
     for family, start in dict.fromkeys((a.series.family, a.series.start) for a in analysed):
-        rows = [a for a in analysed if (a.series.family, a.series.start) == (family, start) and not a.series.borrowed]
+        rows = [a for a in analysed if at(a, family, start) and not a.series.borrowed]
         rows = [a for a in rows if a.series.method in _DRAWN and not a.series.variant.startswith(_SETTINGS)]
         zeroth = [a for a in rows if a.series.method not in FIRST_ORDER]
         first = [a for a in rows if a.series.method in FIRST_ORDER]
@@ -51,15 +53,23 @@ def _cuts(rows: Sequence[Analysed], title: str) -> list[tuple[str, Drawing, str]
             continue
         drawn = [s for a in rows if (s := _series(a, axis, held, level)) is not None]
         if drawn:
-            what = "number of layers n" if axis == "n" else "width w"
+            axis_name = "number of layers n" if axis == "n" else "width w"
             other = f"w = {level}" if axis == "n" else f"n = {level}"
             slope = "beta" if axis == "n" else "alpha + beta"
             caption = (
-                f"Steps to target against the {what} at {other}: medians, seeds (dots) and the law fitted to the whole "
-                f"grid, d < 64 included, so that its exponents are not those of the conclusions (d >= 64). "
+                f"Steps to target against the {axis_name} at {other}: medians, seeds (dots) and the law fitted to the "
+                f"whole grid, d < 64 included, so that its exponents are not those of the conclusions (d >= 64). "
                 f"The slope here is {slope}; dashed: what theory predicts for the control. Below: local slopes."
             )
-            out.append((f"{axis}-cut", scaling_figure(drawn, xlabel=f"{what} ({other})", title=title), caption))
+            bound = None
+            if all(a.series.problem == "quadratic" and a.series.method not in FIRST_ORDER for a in rows):
+                bound = ("least for one difference a step", *least_line(cells, held, level, TARGETS["zeroth"]))
+                caption += (
+                    " Dotted: (1 − target) d, what every method needs in the mean over minimisers that reads one "
+                    "difference of losses a step; one direction per layer reads n."
+                )
+            figure = scaling_figure(drawn, xlabel=f"{axis_name} ({other})", title=title, bound=bound)
+            out.append((f"{axis}-cut", figure, caption))
     return out
 
 
@@ -81,19 +91,19 @@ def _series(a: Analysed, axis: str, held: str, level: int) -> ScalingSeries | No
     if keep.size < 3:
         return None
     keep = keep[np.argsort(columns[axis][keep])]
-    here = {name: values[keep] for name, values in columns.items()}
+    places = {name: values[keep] for name, values in columns.items()}
     law, weights = a.fits["all"].law, {"d": 1.0} if axis == "n" else {"max_d": 1.0, "d": 1.0}
     predicted = None
     if a.control is not None and "d" in a.control.predicted:
         predicted = sum(a.control.predicted.get(name, 0.0) for name in weights)
     usable = law is not None and "d" in law.exponents
-    band = law.band(here) if usable and law is not None else None
+    band = law.band(places) if usable and law is not None else None
     return ScalingSeries(
         label=series.label,
-        x=here[axis].tolist(),
+        x=places[axis].tolist(),
         samples=[[max(s, 1.0) for s in series.cells[i].steps] for i in keep],
         caps=[series.cells[i].cap for i in keep],
-        fitted=law.predict(here).tolist() if usable and law is not None else [],
+        fitted=law.predict(places).tolist() if usable and law is not None else [],
         band=(band[0].tolist(), band[1].tolist()) if band is not None else None,
         slope=_rounded(law.combination(weights)) if usable and law is not None else None,
         predicted_slope=None if predicted is None else round(predicted, 2),

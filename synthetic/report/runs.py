@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.files import write_whole
+from helene.lab.report_files import write_file
 from synthetic.analysis.verdicts import Analysed
 from synthetic.design import STATUS_OF
 
@@ -42,11 +42,7 @@ def write_runs(path: Path, analysed: Sequence[Analysed]) -> Path | None:
         return None
     rows = [row for a in analysed if not a.series.borrowed for row in _rows(a)]
     table = pyarrow.table({name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)})
-    try:
-        write_whole(path, lambda partial: parquet.write_table(table, partial))
-    except OSError as err:
-        raise ValueError(str(err)) from err
-    return path
+    return write_file(path, lambda partial: parquet.write_table(table, partial))
 
 
 def _rows(a: Analysed) -> list[tuple[Any, ...]]:

@@ -15,6 +15,11 @@ def by_family(analysed: Sequence[Analysed]) -> list[tuple[str, list[Analysed]]]:
     return [(name, [a for a in analysed if a.series.family == name]) for name in names]
 
 
+def at(a: Analysed, family: str, start: str) -> bool:
+    """Whether a series belongs to this family and start."""
+    return (a.series.family, a.series.start) == (family, start)
+
+
 def unbroken(label: str) -> str:
     """A label that breaks only before its variant."""
     return label.replace(" ", "\N{NO-BREAK SPACE}").replace("\N{NO-BREAK SPACE}(", " (")
@@ -22,13 +27,13 @@ def unbroken(label: str) -> str:
 
 def exponent(fit: Fit, name: str) -> str | None:
     """An exponent with its interval, for people."""
-    found = fit.exponent(name)
-    if found is None:
+    value = fit.exponent(name)
+    if value is None:
         return "d is fixed" if fit.fixed_d and name == "d" else None
-    return spread(found)
+    return spread(value)
 
 
-def spread(found: tuple[float, float, float]) -> str:
+def spread(exponent: tuple[float, float, float]) -> str:
     """``value [low, high]`` to two places."""
-    value, low, high = map(two_places, found)
+    value, low, high = map(two_places, exponent)
     return f"{value} [{low}, {high}]".replace(" ", "\N{NO-BREAK SPACE}")

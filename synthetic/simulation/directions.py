@@ -22,14 +22,14 @@ from helene.noise import MULTIPLIERS, ROUNDS, WEYL, check_key, parameter_id
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-_CHUNK = 1 << 13  # counters; what is made of them stays in a core's L2 cache
+_CHUNK = 1 << 13  # counters at a time, so that their words stay in a core's L2 cache
 _M0, _M1, _W0, _W1 = (np.uint64(word) for word in (*MULTIPLIERS, *WEYL))
 _WORD, _32, _8 = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint32(8)
 _UNIT, _HALF_UNIT, _ANGLE = np.float32(2.0**-32), np.float32(2.0**-33), np.float32(2.0 * math.pi / 2**24)
 _MINUS_TWO = np.float32(-2.0)
 
 
-class Directions:
+class BatchedDirections:
     r"""Draws the z of `helene.optimizers` for parameters without names; not in two threads at once.
 
     Args:
@@ -45,14 +45,14 @@ class Directions:
             raise ValueError(f"sizes must be one or more numbers of at least 1, got {self.sizes}")
         blocks = [-(-size // 4) for size in sizes]
         self._a_step = sum(blocks)
-        self._some = max(1, _CHUNK // self._a_step)  # steps whose counters are laid out side by side
+        self._some = max(1, _CHUNK // self._a_step)  # steps whose counters lie side by side
         ids = np.repeat(np.array([parameter_id(i) for i in range(len(sizes))], np.uint64), blocks)
         words = np.concatenate([np.arange(count) for count in blocks]), ids & _WORD, ids >> _32
         self._counters = [np.tile(word.astype(np.uint32), self._some) for word in words]
         self._work = np.empty((4, 2 * min(_CHUNK, self._some * self._a_step)), np.float32)
         starts = accumulate(blocks, initial=0)
-        kept = [4 * start + np.arange(size) for start, size in zip(starts, sizes, strict=False)]
-        self._kept = torch.from_numpy(np.concatenate(kept))  # of a step's words, four a block, those that are used
+        used_words = [4 * start + np.arange(size) for start, size in zip(starts, sizes, strict=False)]
+        self._used_words = torch.from_numpy(np.concatenate(used_words))  # a parameter's last block may have some over
 
     def __call__(
         self, seeds: Sequence[int], steps: Sequence[int], out: Float[Tensor, "seeds steps d"] | None = None
@@ -71,7 +71,7 @@ class Directions:
         for seed, step in ((min(seeds), min(steps)), (max(seeds), max(steps))):
             check_key(seed, step, 0, 0, max(self.sizes))
         times, width = np.asarray(steps, np.uint32), 4 * self._a_step
-        whole = len(self._kept) == width
+        whole = len(self._used_words) == width
         z = out if whole and out is not None else torch.empty(*shape[:2], width, dtype=torch.float32)
         for first in range(0, len(steps), self._some):
             step_words = np.repeat(times[first : first + self._some], self._a_step)
@@ -86,7 +86,7 @@ class Directions:
                     np.cos(angle, out=cosine)
                     np.sin(angle, out=sine)
                     _products(uniform, cosine, sine, row[4 * lo : 4 * part.stop])
-        return z if whole else torch.index_select(z, -1, self._kept, out=out)
+        return z if whole else torch.index_select(z, -1, self._used_words, out=out)
 
 
 def _check_out(out: Tensor, shape: tuple[int, int, int]) -> None:

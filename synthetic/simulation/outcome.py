@@ -16,7 +16,7 @@ _PROGRESS = 0.9  # a run whose best gap of its second half is not below this tim
 
 
 @dataclass
-class Outcome:
+class RunOutcomes:
     """What became of each run.
 
     Attributes:
@@ -32,7 +32,7 @@ class Outcome:
     gaps: np.ndarray = field(default_factory=lambda: np.empty(0))
 
 
-class Ledger:
+class Standings:
     """The book of a batch of runs, seeds x trials.
 
     Args:
@@ -49,6 +49,7 @@ class Ledger:
         self,
         start_gap: Tensor,
         num_trials: int,
+        *,
         target: float,
         budget: int,
         race: float,
@@ -59,10 +60,14 @@ class Ledger:
         self.race, self.budget = race, budget
         self._target = (target * start_gap)[:, None].expand(rows).to(dtype)
         self._limit = (_DIVERGED_AT * start_gap)[:, None].expand(rows).to(dtype)
-        self._kept = np.arange(rows[0]), np.arange(rows[1])  # rows of the outcome that the batch still holds
+        self._held = np.arange(rows[0]), np.arange(rows[1])  # seeds and trials that the batch still holds
         self._open = torch.ones(rows, dtype=torch.bool)
         self._done = np.zeros(rows, bool)
-        self._outcome = Outcome(np.full(rows, np.inf), np.full(rows, OUT_OF_BUDGET, object), np.zeros(rows, np.int64))
+        self._outcome = RunOutcomes(
+            steps=np.full(rows, np.inf),
+            status=np.full(rows, OUT_OF_BUDGET, object),
+            stopped=np.zeros(rows, np.int64),
+        )
         self._marks: list[tuple[int, np.ndarray]] = []  # (step, gap or its lower bound) from time to time
         self._traced: list[np.ndarray] | None = [] if trace else None
         self._find_bounds()
@@ -87,7 +92,7 @@ class Ledger:
         self._low = low
         if self._traced is not None:
             self._traced.append(low.double().numpy().copy())
-        if torch.equal(low.clamp(*self._bounds), low):  # nothing has happened: all but a few steps
+        if torch.equal(low.clamp(*self._bounds), low):  # no run has crossed a bound, as at most steps
             return
         near, lost = (low <= self._target) & self._open, ~(low <= self._limit) & self._open
         if bool(near.any()):
@@ -108,7 +113,7 @@ class Ledger:
             if torch.equal(gaps.clamp(low, high), gaps):
                 return t + gaps.shape[-1]
             events = (((gaps < low) | ~(gaps <= high)) & self._open[..., None]).numpy()
-            notable = sorted(set(events[events.any(-1)].argmax(-1).tolist()))  # with its first event a run ends
+            notable = sorted(set(events[events.any(-1)].argmax(-1).tolist()))  # a run ends at its first event
         for k in notable:
             self.judge(t + k + 1, gaps[..., k])
             if self.over(t + k + 1):
@@ -119,21 +124,21 @@ class Ledger:
     def compact(self, t: int) -> tuple[Tensor, Tensor] | None:
         """Note where the runs are; the seeds and trials to keep where others can be dropped, else None."""
         mark = np.full(self._done.shape, np.inf)
-        mark[np.ix_(*self._kept)] = self._low.double().numpy()
+        mark[np.ix_(*self._held)] = self._low.double().numpy()
         self._marks.append((t, mark))
         if self._traced is not None:
             return None
-        going = ~self._done[np.ix_(*self._kept)]
+        going = ~self._done[np.ix_(*self._held)]
         seeds, trials = going.any(1), going.any(0)
         if seeds.all() and trials.all():
             return None
         s, k = torch.from_numpy(np.nonzero(seeds)[0]), torch.from_numpy(np.nonzero(trials)[0])
         self._target, self._limit, self._open = (v[s][:, k] for v in (self._target, self._limit, self._open))
-        self._kept = self._kept[0][seeds], self._kept[1][trials]
+        self._held = self._held[0][seeds], self._held[1][trials]
         self._find_bounds()
         return s, k
 
-    def close(self, t: int) -> Outcome:
+    def close(self, t: int) -> RunOutcomes:
         """The outcome after t steps, the runs that are left named after what they have been doing."""
         left = ~self._done
         self._outcome.stopped[left] = t
@@ -152,10 +157,10 @@ class Ledger:
     def _end(self, t: int, which: np.ndarray, status: str) -> None:
         if not which.any():
             return
-        at = tuple(k[i] for k, i in zip(self._kept, np.nonzero(which), strict=True))
+        at = tuple(k[i] for k, i in zip(self._held, np.nonzero(which), strict=True))
         self._done[at], self._outcome.status[at], self._outcome.stopped[at] = True, status, t
-        self._open = torch.from_numpy(~self._done[np.ix_(*self._kept)])
-        self._target = self._target.masked_fill(~self._open, -torch.inf)  # nothing more is to be seen there
+        self._open = torch.from_numpy(~self._done[np.ix_(*self._held)])
+        self._target = self._target.masked_fill(~self._open, -torch.inf)  # a run that has ended crosses no bound again
         self._limit = self._limit.masked_fill(~self._open, torch.inf)
         self._find_bounds()
         if status == REACHED:

@@ -20,14 +20,14 @@ from synthetic.methods.base import Method, Signal, State
 from synthetic.methods.zeroth import MeZO
 from synthetic.problems.base import Problem
 from synthetic.simulation.blocks import block_of, descend_block
-from synthetic.simulation.directions import Directions
-from synthetic.simulation.outcome import Ledger, Outcome
+from synthetic.simulation.directions import BatchedDirections
+from synthetic.simulation.outcome import RunOutcomes, Standings
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
 _FIRST_CHUNK, _LAST_CHUNK, _CHUNK_ELEMENTS = 16, 256, 1 << 20
-_BLOCKS_FROM = 64  # below, blocks would be of a few steps
+_BLOCKS_FROM = 64  # smallest d whose blocks hold more than a few steps
 
 
 def simulate(
@@ -43,7 +43,7 @@ def simulate(
     race: float = math.inf,
     probe: float | None = None,
     trace: bool = False,
-) -> Outcome:
+) -> RunOutcomes:
     r"""Run every trial with every seed until the loss gap is at most ``target`` times the one at the start.
 
     Args:
@@ -67,7 +67,9 @@ def simulate(
         raise ValueError(f"target must be in (0, 1), got {target!r}; it is a fraction of the gap at the start")
     if budget < 1:
         raise ValueError(f"budget must be at least one step, got {budget!r}")
-    batch = _Batch(problem, method, x0, seeds, settings, target, budget, dtype, race, probe, trace)
+    start_gap = problem.gap(problem.features(x0.double()))
+    standings = Standings(start_gap, len(settings), target=target, budget=budget, race=race, trace=trace, dtype=dtype)
+    batch = _Batch(problem, method, x0, seeds, settings, standings=standings, dtype=dtype, probe=probe)
     with torch.no_grad():
         return batch.run()
 
@@ -82,38 +84,34 @@ class _Batch:
         x0: Tensor,
         seeds: Sequence[int],
         settings: Sequence[Mapping[str, float | Tensor]],
-        target: float,
-        budget: int,
+        *,
+        standings: Standings,
         dtype: torch.dtype,
-        race: float,
         probe: float | None,
-        trace: bool,
     ) -> None:
-        self.method, self.probe = method, probe
+        self.method, self.probe, self.standings = method, probe, standings
         self.blocks = problem.quadratic and type(method) is MeZO and probe is None and problem.layers.d >= _BLOCKS_FROM
         self.turns = problem.separable and method.commutes_with_turns
         self.outer = problem.to(dtype)
         self.problem = self.outer.in_eigenbasis() if self.turns else self.outer
         self.dtype, self.layers = dtype, problem.layers
-        self.directions = Directions(problem.layers.sizes)
+        self.directions = BatchedDirections(problem.layers.sizes)
         self.drawn = torch.empty(max(_CHUNK_ELEMENTS, len(seeds) * problem.layers.d))
-        start_gap = problem.gap(problem.features(x0.double()))
-        self.ledger = Ledger(start_gap, len(settings), target, budget, race, trace, dtype)
         placed = problem.roots(x0) if self.blocks else problem.features(x0) if self.turns else x0
         self.x = placed.to(dtype)[:, None, :].repeat(1, len(settings), 1)
         self.state: State = method.start(self.x)
         self.given = {name: _column([s[name] for s in settings], dtype) for name in (settings[0] if settings else {})}
         self.seeds = list(seeds)
 
-    def run(self) -> Outcome:
-        t, chunk, ledger = 0, _FIRST_CHUNK, self.ledger
-        self._look(t)
-        while not ledger.over(t):
+    def run(self) -> RunOutcomes:
+        t, chunk, standings = 0, _FIRST_CHUNK, self.standings
+        self._judge(t)
+        while not standings.over(t):
             self._compact(t)
             chunk = self._chunk(chunk)
-            steps = range(t + 1, min(t + chunk, ledger.budget) + 1)
+            steps = range(t + 1, min(t + chunk, standings.budget) + 1)
             t = self._go_in_blocks(steps) if self.blocks else self._go(steps)
-        return ledger.close(t)
+        return standings.close(t)
 
     def _chunk(self, last: int) -> int:
         """Short at first, for many runs end early; then as long as the noise fits a cache."""
@@ -121,10 +119,10 @@ class _Batch:
 
     def _compact(self, t: int) -> None:
         """Drop seeds and trials of which none goes on."""
-        kept = self.ledger.compact(t)
-        if kept is None:
+        still_running = self.standings.compact(t)
+        if still_running is None:
             return
-        s, k = kept
+        s, k = still_running
         self.x = self.x[s][:, k]
         self.state = {name: v[s][:, k] for name, v in self.state.items()}
         self.given = {name: v[k] if isinstance(v, Tensor) else v for name, v in self.given.items()}
@@ -138,8 +136,8 @@ class _Batch:
             at = k if self.method.directions != "none" else 0
             signal = self._signal(t, z[:, at, None], y[:, at, None])
             self.x = self.method.move(self.x, self.state, signal, self.given)
-            self._look(t)
-            if self.ledger.over(t):
+            self._judge(t)
+            if self.standings.over(t):
                 break
         return t
 
@@ -148,8 +146,8 @@ class _Batch:
         t = steps.start - 1
         z = self._draw(steps)
         for y in self.outer.roots(z, out=z).split(block_of(self.layers.d), 1):
-            t = self.ledger.judge_block(t, descend_block(self.x, y, self.given["lr"]))
-            if self.ledger.over(t):
+            t = self.standings.judge_block(t, descend_block(self.x, y, self.given["lr"]))
+            if self.standings.over(t):
                 break
         return t
 
@@ -158,15 +156,15 @@ class _Batch:
             self.p = self.problem.features(self.x)
             self.slope = self.problem.slope(self.p)
 
-    def _look(self, t: int) -> None:
+    def _judge(self, t: int) -> None:
         """Evaluate the problem where the runs are after step t, and judge them."""
         self._evaluate()
         if self.blocks:
-            self.ledger.judge(t, 0.5 * self.x.square().sum(-1))
-        elif self.ledger.traces:
-            self.ledger.judge(t, self.problem.gap(self.p))
+            self.standings.judge(t, 0.5 * self.x.square().sum(-1))
+        elif self.standings.traces:
+            self.standings.judge(t, self.problem.gap(self.p))
         else:
-            self.ledger.judge(t, self.problem.gap_below(self.p, self.slope), lambda: self.problem.gap(self.p))
+            self.standings.judge(t, self.problem.gap_below(self.p, self.slope), lambda: self.problem.gap(self.p))
 
     def _draw(self, steps: range) -> Tensor:
         """z in the coordinates, (seeds, steps, d), in memory that the next call reuses: fresh pages cost as much."""
@@ -189,7 +187,7 @@ class _Batch:
             c = self._shared(y)
         else:
             c = self.layers.spread(self._per_layer(z, y))
-        return Signal(step, z, c, self.slope, self.p, self.problem)
+        return Signal(step, z=z, c=c, slope=self.slope, p=self.p, problem=self.problem)
 
     def _shared(self, y: Tensor) -> Tensor:
         if self.probe is None:

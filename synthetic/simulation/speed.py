@@ -17,7 +17,7 @@ from synthetic.methods import METHODS
 from synthetic.methods.scale import scale_of
 from synthetic.problems import Problem, build
 from synthetic.problems.starts import starts
-from synthetic.simulation.directions import Directions
+from synthetic.simulation.directions import BatchedDirections
 from synthetic.simulation.simulator import simulate
 
 
@@ -62,7 +62,7 @@ def compare(method: str = "helene", n: int = 8, width: int = 32, num_steps: int 
     settings = [rule.settings(trial, scale, problem) for trial in trials(spaces()[method])]
     with _one_thread():
         batched = looped = float("inf")
-        simulate(problem, rule, x0, tuning, settings, target=1e-9, budget=1)  # compiles
+        simulate(problem, rule, x0, tuning, settings, target=1e-9, budget=1)  # the first call compiles
         for _ in range(repeats):
             start = time.perf_counter()
             simulate(problem, rule, x0, tuning, settings, target=1e-9, budget=num_steps, trace=True)
@@ -103,7 +103,7 @@ def share_of_floor(n: int = 8, width: int = 64, num_steps: int = 2000, rounds: i
 
 def directions_over_randn(d: int = 256, num_steps: int = 256, rounds: int = 41) -> float:
     """Seconds of the simulator's directions over those of as many of torch's normals, timed in turns; the median."""
-    which, steps, draw = seeds(d)["tuning"], range(1, num_steps + 1), Directions([d])
+    which, steps, draw = seeds(d)["tuning"], range(1, num_steps + 1), BatchedDirections([d])
     z, generator = torch.empty(len(which), num_steps, d), torch.Generator().manual_seed(0)
     with _one_thread():
         ratios = []
@@ -129,7 +129,7 @@ def _one_thread() -> Iterator[None]:
 def _floor(num_seeds: int, num_trials: int, d: int, num_steps: int) -> float:
     """Seconds of the floor; see `share_of_floor`."""
     x = torch.ones(num_seeds, num_trials, d)
-    generator, chunk = torch.Generator().manual_seed(0), 16  # so many steps' normals stay in the cache
+    generator, chunk = torch.Generator().manual_seed(0), 16  # the normals of so many steps stay in the cache
     normals = torch.empty(chunk, num_seeds, 1, d)
     start = time.perf_counter()
     for _ in range(0, num_steps, chunk):

@@ -55,6 +55,10 @@ def ours_and_contexts(name: str) -> bool:
     return ours(name) or name.endswith(("contextlib.py", "_python_dispatch.py", "grad_mode.py"))
 
 
+def of_updates(name: str) -> bool:
+    return ours(name) and any(part in name for part in ("/optimizers/", "/rules/", "storage.py", "precision.py"))
+
+
 Build = Callable[[nn.Module], Any]
 
 
@@ -150,7 +154,7 @@ def _engine(net: nn.Module) -> Any:
 CASES: dict[str, tuple[Build, torch.dtype, Callable[[str], bool]]] = {
     "model": (lambda net: helene.MeZO(net.named_parameters(), 1e-2, model=net), torch.float32, ours_and_contexts),
     "parameters": (_momentum, torch.float32, ours),
-    "helene": (_helene, torch.bfloat16, ours),
+    "helene": (_helene, torch.bfloat16, of_updates),
     "tangent": (lambda net: helene.ForwardGrad(net.named_parameters(), 1e-2), torch.float32, ours),
     "gradient": (lambda net: helene.SGD(net.named_parameters(), 1e-2, momentum=0.9), torch.float32, ours),
     "engine": (_engine, torch.float32, ours),

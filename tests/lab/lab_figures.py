@@ -12,8 +12,6 @@ from helene.lab.figures import (
     Line,
     ScalingSeries,
     bar_figure,
-    heat_map,
-    histogram,
     line_figure,
     scaling_figure,
 )
@@ -42,18 +40,8 @@ def scaling(**changes):
 
 def all_figures():
     t = np.linspace(1, 10, 50)
-    rng = np.random.default_rng(0)
     return {
         "scaling": scaling(),
-        "heat": heat_map(
-            [1, 2],
-            [4, 8],
-            [[1.0, 20.0], [300.0, float("nan")]],
-            row_label="n",
-            column_label="w",
-            value_label="steps",
-            at_least=[[False, False], [True, False]],
-        ),
         "lines": line_figure(
             [Line("a", t, 1 / t, (0.9 / t, 1.1 / t)), Line("b", t[:5], 2 / t[:5], style="points")],
             xlabel="t",
@@ -67,9 +55,6 @@ def all_figures():
             {"MeZO": [0.9, float("inf")], "HELENE": [0.91, 0.6]},
             ylabel="accuracy",
             intervals={"HELENE": [(0.9, 0.92), (0.5, 0.7)]},
-        ),
-        "histogram": histogram(
-            {"x": rng.standard_normal(500), "y": [1.0, float("nan")]}, xlabel="error", marks={"0": 0}
         ),
     }
 

@@ -2,10 +2,13 @@
 
 import contextlib
 
+import numpy as np
 import pytest
 import torch
 from small_runs import opt, result_of
 
+from helene.lab.store import read_jsonl
+from llm_bench.cost import products as measured
 from llm_bench.runs import products
 from llm_bench.runs.run import run
 
@@ -51,3 +54,20 @@ def test_a_run_sets_its_products(env, monkeypatch):
 
     run(resolved(opt(method="zero-shot", steps=0, lr=None, eps=None, tuning="full"), env).to_dict(), env)
     assert seen == ["float32"]
+
+
+def test_the_measurement_of_products(env, toy_data, tmp_path, capsys):
+    """Float32 against bfloat16 on a CPU: c along the same directions differs by rounding, and the curves are runs."""
+    words = ["--model", f"causal={env.models['opt']}", "--names", "causal=tiny", "--data", str(toy_data)]
+    words += ["--out", str(tmp_path), "--device", "cpu", "--tasks", "causal/sst2:2:1", "--directions", "6"]
+    assert measured.main([*words, "--products", "float32", "bfloat16", "--random-models"]) == 0
+    found = read_jsonl(tmp_path / "products.jsonl")
+    parts = {(r.config.get("part", "curve"), r.config["products"]): r.result for r in found}
+    assert len(parts) == len(found) == 4
+    wide, narrow = (parts["slopes", name] for name in ("float32", "bfloat16"))
+    assert (wide["rms_difference"], wide["correlation"]) == (0.0, pytest.approx(1.0))
+    assert narrow["rms_difference"] == pytest.approx(np.sqrt(np.mean(np.subtract(narrow["c"], wide["c"]) ** 2)))
+    assert narrow["c"] != wide["c"]
+    assert len(parts["curve", "float32"]["curve"]["dev_loss"]) == 3
+    with pytest.raises(ValueError, match="such as causal/sst2:500:2, got 'sst2'"):
+        measured.asked("sst2")

@@ -1,7 +1,5 @@
 """Scores and losses against one plain forward an option, and that nothing about batches shows in them."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -156,15 +154,6 @@ def test_batches_have_few_shapes(family, name, most, toy_data):
         batch = collate(encoded[start : start + 4], model.pad_id, "left", length=64, coarse=True)
         shapes.add(tuple(sorted((name, tuple(t.shape)) for name, t in batch.items())))
     assert len(shapes) <= most
-
-
-@given(size=st.integers(1, 2048))
-def test_coarse_rows_have_few_lengths(size):
-    one = Encoded(rows=((1,) * size,), sites=((0, 0),), options=(((0, 1),),), gold=(0,))
-    length = collate([one], 0, "left", coarse=True)["input_ids"].shape[1]
-    assert size <= length < size + max(32, size / 4)
-    assert length % 32 == 0
-    assert length / 2 ** math.floor(math.log2(length)) in (1, 1.25, 1.5, 1.75), "four lengths from one power of 2"
 
 
 def test_unequal_numbers_of_options_are_refused_for_classification(toy_data):

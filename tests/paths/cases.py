@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,7 +31,8 @@ class Event:
 
     Kinds: "set" (group or None for all, key, value), "freeze" and "unfreeze" (start of a name), "reload" ("same": a new
     optimizer made alike takes the state_dict; "bare": one made with required arguments only; "itself"; "narrow": with
-    its first state tensor in bfloat16).
+    its first state tensor in bfloat16), "nan" and "steep": the step's loss is nan, or its slope infinite
+    (`models.spoiled`); such a step is the last.
     """
 
     step: int
@@ -72,8 +73,15 @@ class Case:
         """Words of which a refusal must have one: what the case sets, or that the run was loaded or frozen."""
         keys = {*self.options, *(key for group in self.groups for key in group), self.method}
         for event in self.events:
-            keys |= {event.what[1]} if event.kind == "set" else {event.kind, "state_dict", "frozen", "requires_grad"}
+            words = {event.kind, "state_dict", "frozen", "requires_grad", "finite"}
+            keys |= {event.what[1]} if event.kind == "set" else words
         return keys
+
+    def as_one_layer(self) -> Case:
+        """The same with every option for the whole model: for a path that takes no groups."""
+        own = {key: value for group in self.groups for key, value in group.items()}
+        events = tuple(replace(e, what=(None, *e.what[1:])) if e.kind == "set" else e for e in self.events)
+        return replace(self, options={**self.options, **own}, groups=(), events=events)
 
     def source(self) -> str:
         """The curvature source that the run ends with."""
@@ -128,9 +136,11 @@ def happen(event: Event, case: Case, model: nn.Module, optimizer: Any, remake: C
         saved = optimizer.state_dict()
         if event.what[0] == "narrow":
             saved["state"] = {i: dict(state) for i, state in saved["state"].items()}
-            first = next(s for s in saved["state"].values() if s)
-            name = next(k for k, v in first.items() if v.dtype == torch.float32 and "scale" not in k and v.dim())
-            first[name] = first[name].bfloat16()
+            wide = [
+                (s, k) for s in saved["state"].values() for k, v in s.items() if v.dtype == torch.float32 and v.dim()
+            ]
+            for state, name in [(s, k) for s, k in wide if f"{k}_scale" not in s and "_scale" not in k][:1]:
+                state[name] = state[name].bfloat16()
         if event.what[0] != "itself":
             optimizer = remake(bare=event.what[0] == "bare")
         optimizer.load_state_dict(saved)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from tests.paths import paths, workers
+from tests.paths import paths, simulated, workers
 from tests.paths.agree import Verdict, differences, judge, refusal
 from tests.paths.cases import Case, Run
+from tests.paths.table import INERT, Row
 
 TO_THE_BIT = tuple(paths.IN_PROCESS)
 INTERPRETED = tuple(paths.IN_INTERPRETER)
 RANKED = "ranks", "sharded"
-ON_GPU = "gpu-torch", "gpu-kernels", "gpu-graph", "gpu-deferred", "gpu-mixed"
-PATHS = (*TO_THE_BIT, *INTERPRETED, *RANKED)
+ON_GPU = "gpu-torch", "gpu-kernels", "gpu-graph", "gpu-mixed", "gpu-replay"
+PATHS = (*TO_THE_BIT, *INTERPRETED, *RANKED, "simulator")
 SHARE_OF_KERNELS, SHARE_OF_RANKS = 2.0**-20, 2.0**-50
 
 _kept: OrderedDict[str, Run] = OrderedDict()
@@ -40,37 +41,56 @@ def twins(case: Case, path: str) -> list[Run] | None:
     return [kept(f"{size * sign} {case!r}", lambda s=sign: paths.twin(case, s * size)) for sign in (1.0, -1.0)]
 
 
-def run(case: Case, path: str) -> Run:
+def run(case: Case, path: str, mutant: str = "") -> Run:
+    """A path's run; that of one that ignores the option ``mutant``."""
     if path == "torch":
         return reference(case)
-    if path in TO_THE_BIT:
-        return paths.IN_PROCESS[path](case)
     if path in INTERPRETED:
-        return workers.interpreted(path, case)
+        return workers.interpreted(path, case, mutant)
     if path in RANKED:
-        return workers.ranked(path, case)
-    return ON_A_GPU[path](case)
+        return workers.ranked(path, case, mutant)
+    with workers.perhaps_ignoring(mutant, case):
+        return paths.IN_PROCESS[path](case) if path in TO_THE_BIT else ON_A_GPU[path](case)
 
 
 ON_A_GPU: dict[str, Callable[[Case], Run]] = {
     "gpu-torch": lambda case: paths.quietly_torch(case, "cuda"),
     "gpu-kernels": lambda case: paths.drive(case, device="cuda"),
     "gpu-graph": lambda case: paths.engine_path(case, "cuda", **paths.RING),
-    "gpu-deferred": lambda case: paths.engine_path(case, "cuda", deferred=True, **paths.RING),
-    "gpu-mixed": lambda case: paths.engine_path(case, "cuda", deferred=True, mixed=True),
+    "gpu-mixed": lambda case: paths.engine_path(case, "cuda", mixed=True, with_model=False),
+    "gpu-replay": lambda case: paths.engine_replay(case, "cuda"),
 }
 
 
-def check(case: Case, path: str) -> Verdict:
-    """The verdict on one configuration on one path."""
+def check(case: Case, path: str, mutant: str = "") -> Verdict:
+    """The verdict on one configuration on one path, or on such a path that ignores the option ``mutant``."""
+    if path == "sharded":
+        case = case.as_one_layer()
+    if path == "simulator":
+        return simulated.check(case)
     expected = reference(case)
     if path == "torch":
         return refusal(case, expected.refused) if expected.refused else Verdict("agreed")
-    got = run(case, path)
+    if path in INTERPRETED and case.dtype == "bfloat16":
+        return Verdict("elsewhere", "Triton's interpreter cuts bfloat16 off where a GPU rounds")
+    got = run(case, path, mutant)
     bounds = None if expected.refused or got.refused else twins(case, path)
     if bounds and any(t.refused for t in bounds):
         return Verdict("elsewhere", "whether it diverges is a matter of rounding")
     return judge(case, expected, got, bounds)
+
+
+def shows(row: Row) -> Verdict:
+    """Whether an option changes the trajectory of plain torch, or is refused."""
+    first, second = reference(row.case), reference(row.without)
+    if second.refused:
+        return Verdict("disagreed", f"the case without it is refused: {second.refused}")
+    inert = (row.case.method, row.option) in INERT
+    if first.refused:
+        return refusal(row.case, first.refused)
+    if bool(differences(first, second)) == inert:
+        return Verdict("disagreed", "it is said to be inert" if inert else "it is set, and nothing is different")
+    return Verdict("agreed")
 
 
 def matters(case: Case, without: Case, path: str = "kernels") -> Verdict:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 import time
 from collections import Counter
@@ -17,7 +18,8 @@ from typing import Any
 from tests.paths import contract, workers
 from tests.paths.agree import Verdict
 from tests.paths.cases import Case, Event
-from tests.paths.table import BASE, FUSED, OTHER, defaults_of
+from tests.paths.simulated import FIXED, MODELLED, SHARED
+from tests.paths.table import BASE, FUSED, OTHER, defaults_of, rows
 
 DTYPES = ("float32",) * 4 + ("bfloat16", "float16", "float64")
 INTERPRETED_DTYPES = ("float32",) * 4 + ("float16",)  # Triton's interpreter cuts bfloat16 off instead of rounding
@@ -28,6 +30,11 @@ COMMON = "weight_decay", "rounding", "state_dtype", "floor", "curvature", "distr
 
 def draw(rng: random.Random, path: str) -> Case:
     """One configuration."""
+    if path == "simulator":
+        method = rng.choice(tuple(MODELLED))
+        given = {**BASE[method], **FIXED.get(method, {})}
+        mine = {key: rng.choice(OTHER[key][:1]) for key in (*MODELLED[method][1], *SHARED) if rng.random() < 0.3}
+        return Case(method, {**given, **mine, "seed": rng.randrange(1 << 64)})
     narrow = path in contract.INTERPRETED
     method = rng.choice(FUSED if narrow and rng.random() < 0.9 else tuple(BASE))
     defaults, model = defaults_of(method), "odd" if narrow and rng.random() < 0.7 else rng.choice(("odd", "tied"))
@@ -127,15 +134,37 @@ def sweep(path: str, count: int, seed: int, say: Any = print, least: bool = True
         case = draw(rng, path)
         verdict = contract.check(case, path)
         counts[verdict.kind] += 1
-        if verdict.kind == "disagreed":
-            if least:
-                case, verdict = shrink(case, path)
-            what = f"{case.method} {sorted(case.asked - set(BASE[case.method]))} {verdict.text[:30]}"
-            if what not in seen:
-                seen.add(what)
-                found.append(f"{path}: {case!r}\n    {verdict.text}")
-                say(f"[{path} {i}] {case!r}\n    {verdict.text}")
+        if verdict.kind != "disagreed":
+            continue
+        if least and len(seen) < 30:
+            case, verdict = shrink(case, path)
+        kinds = {(e.kind, *e.what[1:2]) if e.kind == "set" else e.kind for e in case.events}
+        what = f"{sorted(map(str, kinds))} {sorted(case.asked - {*BASE[case.method]})} {_digest(verdict.text)}"
+        if what not in seen:
+            seen.add(what)
+            found.append(f"{path}: {case!r}\n    {verdict.text}")
+            say(f"[{path} {i}] {case!r}\n    {verdict.text}")
     return counts, found
+
+
+def _digest(text: str) -> str:
+    return re.sub(r"[0-9.e+-]+", "#", text)[:60]
+
+
+def whole_table(path: str, say: Any = print) -> tuple[Counter[str], list[str]]:
+    """Every row of the table on a path; on plain torch, whether the option shows."""
+    counts, methods = Counter[str](), dict[tuple[str, ...], list[str]]()
+    for row in rows():
+        if path in contract.INTERPRETED and row.case.method not in FUSED:
+            continue
+        verdict = contract.shows(row) if path == "torch" else contract.check(row.case, path)
+        counts[verdict.kind] += 1
+        if verdict.kind == "disagreed":
+            case = str(row).split("-", 1)[1]
+            methods.setdefault((case, _digest(verdict.text)), []).append(row.case.method)
+            if len(methods[case, _digest(verdict.text)]) == 1:
+                say(f"[{path}] {row}: {row.case!r}\n    {verdict.text}")
+    return counts, [f"{path} {key[0]}: {', '.join(who)}" for key, who in methods.items()]
 
 
 def main() -> int:
@@ -145,11 +174,14 @@ def main() -> int:
         "--path", action="append", choices=(*contract.PATHS, *contract.ON_GPU, "torch"), help="all unless given"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--table", action="store_true", help="the whole table instead of random configurations")
     given = parser.parse_args()
     failed = False
     for path in given.path or contract.PATHS:
         start = time.perf_counter()
-        counts, found = sweep(path, given.deep, given.seed)
+        counts, found = whole_table(path) if given.table else sweep(path, given.deep, given.seed)
+        if given.table:
+            print("\n".join(found))
         failed = failed or bool(found)
         line = ", ".join(f"{kind} {counts[kind]}" for kind in ("agreed", "refused", "disagreed", "elsewhere"))
         print(f"{path}: run {sum(counts.values())}, {line}; {time.perf_counter() - start:.0f} s", flush=True)

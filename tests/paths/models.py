@@ -62,17 +62,32 @@ def batch_of(step: int, own: int = 0, device: str = "cpu") -> dict[str, Tensor]:
     """The minibatch of a step; ``own`` is 1 for the curvature's."""
     generator = torch.Generator().manual_seed(2 * step + own)
     ids, labels = torch.randint(0, VOCABULARY, (2, ROWS, LENGTH), generator=generator)
-    return {"ids": ids.to(device), "labels": labels.to(device)}
+    one = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)  # two factors of the loss, and what is taken off before
+    return {"ids": ids.to(device), "labels": labels.to(device), "spoil": one.to(device)}
 
 
 def share(batch: dict[str, Tensor], rank: int) -> dict[str, Tensor]:
     """A rank's half of a minibatch."""
-    return {name: value[ROWS // 2 * rank : ROWS // 2 * (rank + 1)] for name, value in batch.items()}
+    half = slice(ROWS // 2 * rank, ROWS // 2 * (rank + 1))
+    return {name: value if name == "spoil" else value[half] for name, value in batch.items()}
 
 
 def loss(model: Any, batch: dict[str, Tensor]) -> Tensor:
     out = model(batch["ids"])
-    return F.cross_entropy(out.flatten(0, 1), batch["labels"].flatten() % out.shape[-1])
+    value = F.cross_entropy(out.flatten(0, 1), batch["labels"].flatten() % out.shape[-1])
+    return (value - batch["spoil"][2]) * batch["spoil"][0] * batch["spoil"][1]
+
+
+def spoiled(how: str, model: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A batch whose loss is nan, or whose losses near theta are finite where their slope is above the largest float64.
+
+    With eps 1e-3 and a slope of 0.1 to 10, losses off by 1e-4 to 1e-2 become 1e306 to 1e308, the slope 1e309 and more.
+    """
+    spoil = torch.tensor([torch.nan, 1.0, 0.0], dtype=torch.float64)
+    if how == "steep":
+        with torch.no_grad():
+            spoil = torch.tensor([1e300, 1e10, float(loss(model, batch))], dtype=torch.float64)
+    return {**batch, "spoil": spoil.to(batch["spoil"].device)}
 
 
 def curvature_closure(source: str, model: Any, batch: dict[str, Tensor]) -> Callable[[], Tensor] | None:

@@ -6,7 +6,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,14 +112,22 @@ def drive(
             step = attach(case, model, optimizer)
             last = {n: p.detach().clone() for n, p in model.named_parameters()}
             for t in range(1, case.steps + 1):
-                for event in (e for e in case.events if e.step == t):
+                now = [e for e in case.events if e.step == t]
+                for event in now:
                     before = optimizer
                     optimizer = happen(event, case, model, optimizer, partial(make_optimizer, case, model, **more))
                     if optimizer is not before:
                         optimizer.trajectory = before.trajectory
                         step = attach(case, model, optimizer)
                 batch = models.batch_of(t, device=device)
-                run.losses.append(step(t, shown(t, batch) if shown else batch))
+                batch = shown(t, batch) if shown else batch
+                how = next((e.kind for e in now if e.kind in ("nan", "steep")), "")
+                if how:
+                    with suppress(FloatingPointError):
+                        step(t, models.spoiled(how, model, batch))
+                        (finish or bool)()
+                    break
+                run.losses.append(step(t, batch))
                 if finish is None:  # a step that is still to be made must not be looked at
                     for name, p in model.named_parameters():
                         gone = (p.detach() - last[name]).abs().max().item() if p.numel() else 0.0
@@ -165,19 +173,25 @@ def model_path(case: Case) -> Run:
     return drive(case, with_model=True)
 
 
-def engine_path(case: Case, device: str = "cpu", **options: Any) -> Run:
+def engine_path(case: Case, device: str = "cpu", with_model: bool = True, **options: Any) -> Run:
     run = Run()
     by = ByEngine(run, **options)
-    return drive(case, by, device, run, finish=by.flush, with_model=True)
+    return drive(case, by, device, run, finish=by.flush, with_model=with_model)
 
 
-def replay_path(case: Case, how: str = "memory", attach: Attach | None = None) -> Run:
+def replay_path(case: Case, how: str = "memory") -> Run:
     """A recorded run, replayed onto the initial weights: by an optimizer made alike, or ("bare") by default options."""
     record: list[Any] = []
-    ran = drive(case, attach, record=record)
-    if ran.refused:
-        return ran
-    return replayed(case, record[0], how)
+    ran = drive(case, record=record)
+    return ran if ran.refused else replayed(case, record[0], how)
+
+
+def engine_replay(case: Case, device: str = "cpu", **options: Any) -> Run:
+    """A run that the engine made and recorded, replayed."""
+    record: list[Any] = []
+    by = ByEngine(Run(), **options)
+    ran = drive(case, by, device, by.run, record=record, finish=by.flush)
+    return ran if ran.refused else replayed(case, record[0], "memory", device)
 
 
 def replayed(case: Case, trajectory: Trajectory, how: str, device: str = "cpu") -> Run:
@@ -234,16 +248,17 @@ def kernels_replay(case: Case, device: str = "cpu") -> Run:
         return replayed(case, record[0], "memory", device)
 
 
-def kernels_engine(case: Case, device: str = "cpu", **options: Any) -> Run:
+def kernels_engine(case: Case, run: Callable[..., Run] = engine_path, **options: Any) -> Run:
     with kernels():
-        return engine_path(case, device, **({} if device == "cuda" else {"direct": True}), **options)
+        return run(case, direct=True, **options)
 
 
 IN_PROCESS: dict[str, Callable[[Case], Run]] = {
     "model": model_path,
     "engine": engine_path,
     "engine-ring": lambda case: engine_path(case, **RING),
-    "engine-mixed": lambda case: engine_path(case, mixed=True),
+    "engine-mixed": lambda case: engine_path(case, mixed=True, with_model=False),
+    "engine-replay": engine_replay,
     "replay": replay_path,
     "replay-file": lambda case: replay_path(case, "file"),
     "replay-bare": lambda case: replay_path(case, "bare"),
@@ -252,6 +267,6 @@ IN_INTERPRETER: dict[str, Callable[[Case], Run]] = {
     "kernels": kernels_path,
     "kernels-replay": kernels_replay,
     "graph": lambda case: kernels_engine(case, **RING),
-    "graph-deferred": lambda case: kernels_engine(case, deferred=True, **RING),
-    "graph-mixed": lambda case: kernels_engine(case, deferred=True, mixed=True),
+    "graph-mixed": lambda case: kernels_engine(case, mixed=True, with_model=False),
+    "graph-replay": lambda case: kernels_engine(case, engine_replay),
 }

@@ -23,8 +23,6 @@ def sharded_run(case: Case, rank: int) -> Run:
     from torch.distributed.fsdp import fully_shard
 
     run = Run()
-    if case.groups:
-        return Run(refused="Elsewhere: sharded takes options of the whole model, and no groups")
     if 2 not in _meshes:
         _meshes[2] = dist.device_mesh.init_device_mesh("cpu", (2,))
     with warnings.catch_warnings():

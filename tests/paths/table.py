@@ -5,7 +5,7 @@ A new method is tested by adding a line to `BASE`, a new option by a line to `OT
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,7 +59,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "beta2": (0.8,),
     "interval": (2,),
     "gamma": (0.3,),
-    "floor": (0.15, *FLOORS),
+    "floor": (1.5, *FLOORS),
     "denominator_eps": (0.6,),
     "curvature": ("spsa_own_batch", "backprop", "sampled_labels", "none"),
     "bias_correction": (True,),
@@ -141,13 +141,3 @@ def row(case: Case, option: str, value: Any, place: str) -> Row:
         return Row(replace(case, groups=groups), case, option, place)
     event = Event(5, "set", (None if place == "later" else 1, option, value))
     return Row(replace(case, events=(*case.events, event)), case, option, place)
-
-
-def left_out(case: Case, option: str) -> Case:
-    """The case with the base's value of an option everywhere."""
-    options = {k: v for k, v in case.options.items() if k != option}
-    if option in BASE[case.method]:
-        options[option] = BASE[case.method][option]
-    groups: tuple[Mapping[str, Any], ...] = tuple({k: v for k, v in g.items() if k != option} for g in case.groups)
-    events = tuple(e for e in case.events if e.kind != "set" or e.what[1] != option)
-    return replace(case, options=options, groups=groups, events=events)

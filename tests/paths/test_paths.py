@@ -1,32 +1,39 @@
-"""The contract over paths, a slice of it: ``python -m tests.paths.fuzz --deep N`` runs as much as one likes."""
+"""The contract over paths, a slice of it: ``python -m tests.paths.fuzz`` runs all of it and as much as one likes."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
-from tests.paths import contract, fuzz, workers
-from tests.paths.agree import differences, refusal
-from tests.paths.cases import Case
-from tests.paths.table import BASE, FUSED, INERT, OTHER, Row, base, defaults_of, rows
+from tests.paths import combined, contract, fuzz, workers
+from tests.paths.cases import Case, Event
+from tests.paths.table import BASE, FUSED, OTHER, Row, base, defaults_of, rows
 
-SLICE = 8  # one row in so many, by the row's name
-
-
-def chosen(row: Row) -> bool:
-    return zlib.crc32(str(row).encode()) % SLICE == 0
-
-
-ROWS = [row for row in rows() if chosen(row)]
+CHEAP = (*contract.TO_THE_BIT, *contract.RANKED)
+SLICE = 12  # one row in so many, by its name
+ROWS = [row for row in rows() if zlib.crc32(str(row).encode()) % SLICE == 0]
+MAKERS = combined.all_at_first, combined.all_later, combined.disturbed
+interpreter = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _processes() -> Iterator[None]:
     yield
     workers.stop()
+
+
+def turn(key: object, number: int) -> int:
+    """A number below ``number`` that a name always gives."""
+    return zlib.crc32(str(key).encode()) // SLICE % number
+
+
+def holds(case: Case, path: str) -> str:
+    verdict = contract.check(case, path)
+    assert verdict.kind != "disagreed", f"{path}: {verdict.text}"
+    return verdict.kind
 
 
 def test_the_table_has_every_option() -> None:
@@ -36,55 +43,91 @@ def test_the_table_has_every_option() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_an_option_changes_the_trajectory_or_is_refused(row: Row) -> None:
-    first, second = contract.reference(row.case), contract.reference(row.without)
-    assert not second.refused
-    inert = (row.case.method, row.option) in INERT
-    if first.refused:
-        assert not inert
-        verdict = refusal(row.case, first.refused)
-        assert verdict.kind == "refused", verdict.text
-    else:
-        assert bool(differences(first, second)) != inert, "set, and nothing is different"
-
-
-CHEAP = (*contract.TO_THE_BIT, *contract.RANKED)
+    verdict = contract.shows(row)
+    assert verdict.kind != "disagreed", verdict.text
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_an_option_is_the_same_on_a_path(row: Row) -> None:
-    path = CHEAP[zlib.crc32(str(row).encode()) // SLICE % len(CHEAP)]
-    verdict = contract.check(row.case, path)
-    assert verdict.kind != "disagreed", f"{path}: {verdict.text}"
+    holds(row.case, CHEAP[turn(row, len(CHEAP))])
 
 
+@pytest.mark.parametrize("path", [*CHEAP, "simulator"])
+def test_a_path_runs_what_it_is_for(path: str) -> None:
+    assert holds(Case("Helene", {**BASE["Helene"]}), path) == "agreed"
+
+
+@pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("method", BASE)
-@pytest.mark.parametrize("path", CHEAP)
-def test_methods_agree(method: str, path: str) -> None:
-    case = Case(method, BASE[method], "odd") if path == "sharded" else base(method)
-    verdict = contract.check(case, path)
-    assert verdict.kind != "disagreed", verdict.text
+def test_everything_at_once(method: str, make: Callable[[str], Case]) -> None:
+    """On two of the paths, by turns."""
+    first = turn((method, make.__name__), len(CHEAP))
+    for path in (CHEAP[first], CHEAP[first - 4]):
+        holds(make(method), path)
 
 
-@pytest.mark.parametrize("path", CHEAP)
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("method", FUSED)
+def test_each_of_everything_shows(method: str, make: Callable[[str], Case]) -> None:
+    """So a path that leaves one out, or the kernels, make another run than plain torch does."""
+    case = make(method)
+    options = [o for o in combined.left_out(case) if o[0] != "state_dtype" or contract.reference(case).state]
+    for option, less in options[turn(method, 3) :: 3]:
+        verdict = contract.matters(case, less)
+        assert verdict.kind == "agreed", f"{option}: {verdict.text}"
+
+
+SLOW = [("kernels-replay", method, combined.all_at_first) for method in ("Helene", "MeZO", "ZOMomentum", "ZOAdam")]
+SLOW += [("kernels-replay", method, combined.all_later) for method in ("ZOSign", "ZOAdamW", "ZOLion")]
+SLOW += [("kernels", "Helene", combined.disturbed), ("graph", "Helene", combined.all_later)]
+
+
+@interpreter
+@pytest.mark.parametrize(("path", "method", "make"), SLOW)
+def test_everything_at_once_by_kernels(path: str, method: str, make: Callable[[str], Case]) -> None:
+    pytest.importorskip("triton")
+    assert holds(make(method), path) == "agreed"
+
+
+@interpreter
+@pytest.mark.parametrize("rule", OTHER["floor"][1:3], ids=["mean", "quantile"])
+def test_floors_that_follow_the_curvature_by_kernels(rule: object) -> None:
+    pytest.importorskip("triton")
+    holds(Case("Helene", {**BASE["Helene"], "floor": rule}, "odd"), "kernels-replay")
+
+
+@pytest.mark.parametrize("kind", ["nan", "steep"])
+@pytest.mark.parametrize("path", ["torch", "engine", "engine-replay", "ranks"])
+def test_a_step_that_is_not_finite_moves_nothing(path: str, kind: str) -> None:
+    holds(Case("Helene", {**BASE["Helene"], "eps": 1e-3}, "odd", events=(Event(6, kind),), steps=6), path)
+
+
+@pytest.mark.parametrize("path", [*CHEAP, "simulator"])
 def test_random_configurations(path: str) -> None:
     counts, found = fuzz.sweep(path, 4, 0, say=lambda _: None, least=False)
     assert not found, "\n".join(found)
     assert counts["agreed"]
 
 
-@pytest.mark.parametrize("turn", range(len(contract.INTERPRETED)))
-def test_random_configurations_by_kernels(turn: int) -> None:
+@pytest.mark.parametrize("path", CHEAP)
+def test_a_path_that_ignores_an_option_is_found(path: str) -> None:
+    method = ("Helene", "ZOAdam", "ZOLion", "ZOMomentum")[turn(path, 4)]
+    case = combined.all_at_first(method)
+    assert holds(case, path) == "agreed"
+    for option in sorted(set(case.asked) & {*OTHER} - {"lr"})[turn(path, 2) :: 2]:
+        assert contract.check(case, path, mutant=option).kind != "agreed", f"{option} can be left out"
+
+
+@interpreter
+def test_kernels_that_ignore_an_option_are_found() -> None:
     pytest.importorskip("triton")
-    if torch.cuda.is_available():
-        pytest.skip("for machines without a GPU")
-    _, found = fuzz.sweep(contract.INTERPRETED[turn], 1, 0, say=lambda _: None, least=False)
-    assert not found, "\n".join(found)
+    assert contract.check(combined.all_at_first("Helene"), "kernels-replay", mutant="beta2").kind == "disagreed"
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("path", contract.ON_GPU)
 @pytest.mark.parametrize("method", FUSED)
-def test_methods_agree_on_a_gpu(method: str, path: str) -> None:
-    verdict = contract.check(base(method), path)
-    assert verdict.kind != "disagreed", verdict.text
+@pytest.mark.parametrize("make", [base, *MAKERS])
+def test_a_gpu(method: str, path: str, make: Callable[[str], Case]) -> None:
+    holds(make(method), path)

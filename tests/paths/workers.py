@@ -7,6 +7,7 @@ import os
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import wait
@@ -16,7 +17,9 @@ import torch
 
 from tests.paths import models, paths
 from tests.paths.cases import Case, Run
+from tests.paths.mutants import ignoring
 from tests.paths.shards import sharded_run
+from tests.paths.table import BASE
 
 _context = get_context("forkserver")
 _context.set_forkserver_preload(["torch", "helene", "tests.paths.paths", "tests.paths.shards"])
@@ -27,11 +30,18 @@ def _serve(channel: Any, begin: Callable[..., Any], arguments: Sequence[Any]) ->
     torch.set_num_threads(1)
     answers = begin(*arguments)
     while (asked := channel.recv()) is not None:
-        name, case = asked
+        name, case, mutant = asked
         try:
-            channel.send(answers[name](case))
+            with perhaps_ignoring(mutant, case, kernels=name in paths.IN_INTERPRETER):
+                answer = answers[name](case)
+            channel.send(answer)
         except Exception:
             channel.send(Run(refused="Broken: " + traceback.format_exc(limit=-3)))
+
+
+def perhaps_ignoring(option: str, case: Case, kernels: bool = False) -> AbstractContextManager[None]:
+    """A path that ignores an option, if one is named."""
+    return ignoring(option, BASE[case.method], kernels) if option else nullcontext()
 
 
 class Team:
@@ -42,12 +52,12 @@ class Team:
         self.channels: list[Any] = []
         self.processes: list[Any] = []
 
-    def ask(self, name: str, case: Case) -> list[Run]:
+    def ask(self, name: str, case: Case, mutant: str = "") -> list[Run]:
         """An answer from each."""
         if not self.processes:
             self._start()
         for channel in self.channels:
-            channel.send((name, case))
+            channel.send((name, case, mutant))
         found: dict[int, Run] = {}
         for i, channel in enumerate(self.channels):
             process = self.processes[i]
@@ -105,13 +115,13 @@ def _rank(rank: int, meeting: str) -> dict[str, Callable[[Case], Run]]:
 INTERPRETER, RANKS = Team(_interpreter), Team(_rank, 2)
 
 
-def interpreted(name: str, case: Case) -> Run:
-    return INTERPRETER.ask(name, case)[0]
+def interpreted(name: str, case: Case, mutant: str = "") -> Run:
+    return INTERPRETER.ask(name, case, mutant)[0]
 
 
-def ranked(name: str, case: Case) -> Run:
+def ranked(name: str, case: Case, mutant: str = "") -> Run:
     """The run of two ranks: equal to the bit, or joined from their shards."""
-    first, second = RANKS.ask(name, case)
+    first, second = RANKS.ask(name, case, mutant)
     if first.refused or second.refused:
         if bool(first.refused) != bool(second.refused):
             RANKS.stop()

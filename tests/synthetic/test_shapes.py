@@ -13,7 +13,7 @@ from torch import Tensor
 
 import synthetic.problems.base
 import synthetic.simulation.simulator
-from synthetic.measure import Others, main
+from synthetic.measure import OtherPrograms, measure_speed
 from synthetic.methods import METHODS
 from synthetic.methods.scale import scale_of
 from synthetic.problems import build
@@ -84,14 +84,13 @@ def test_a_batch_beats_the_loop():
 
 def test_the_share_of_the_floor_and_of_others_are_numbers():
     """Run on machines that are busy, so that only the kind of number is checked."""
-    others = Others()
+    others = OtherPrograms()
     assert share_of_floor(2, 8, num_steps=32, rounds=1) > 0
     assert directions_over_randn(8, num_steps=8, rounds=2) > 0
     assert 0 <= others.share() <= 1
 
 
-def test_a_path_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path, capsys):
+def test_a_path_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path):
     for path, message in ((tmp_path / "missing" / "speed.jsonl", "No such file"), (tmp_path, "is no regular file")):
-        with pytest.raises(SystemExit):
-            main([str(path)])
-        assert message in capsys.readouterr().err
+        with pytest.raises(ValueError, match=message):
+            measure_speed(path)

@@ -81,6 +81,14 @@ def _exact_curvature() -> bool:
     return bool(sympy.expand(bigger).is_positive) and bool(sympy.expand(equal).is_positive)
 
 
+def _floor_alone() -> bool:
+    """γλ = (1 + s) ησ_max/2: (2/η)D − H ⪰ ((2/η)γλ − σ_max)I ≻ 0; s = 0, D = γλ: θ⁺ = −θ along the top eigenvector."""
+    top, eta, slack, theta = sympy.symbols("sigma eta s theta", positive=True)
+    enough = sympy.expand(2 / eta * (1 + slack) * eta * top / 2 - top)
+    reflected = theta - eta * top * theta / (eta * top / 2)
+    return bool(enough.is_positive) and reflected == -theta
+
+
 DESCENT = Claim(
     id="FLOOR-descent",
     place="ours, of Algorithm 1, line 15",
@@ -88,7 +96,7 @@ DESCENT = Claim(
     r"\gamma\max(h,\lambda)+\epsilon$, lowers $L$ from every $\theta$ with $\nabla L \ne 0$ exactly if $\frac2\eta D - "
     r"H$ is positive definite; $\eta < 2\min_j D_j/\sum_k |H_{jk}|$ suffices.",
     expected=Verdict.HOLDS,
-    answer="Over-estimates of h never break descent, under-estimates do; a floor λ ≥ ησ_max/(2γ) always mends it.",
+    answer="Over-estimates of h never break descent, under-estimates do; a floor λ > ησ_max/(2γ) always mends it.",
     evidence=(
         Proof(
             text=r"$L^+ - L = -\frac{\eta^2}{2}\, g^\top D^{-1}\big(\frac2\eta D - H\big) D^{-1} g$. Negative for "
@@ -108,6 +116,11 @@ DESCENT = Claim(
                     r"\frac{1+s}{\gamma}$).",
                     _exact_curvature,
                 ),
+                Step(
+                    r"$\gamma\lambda > \frac12\eta\sigma_{\max}$ suffices without any h; at equality, with $\epsilon = "
+                    r"0$ and h below λ, the step along the top eigenvector only turns its sign.",
+                    _floor_alone,
+                ),
             ),
         ),
         Search(
@@ -119,9 +132,9 @@ DESCENT = Claim(
             twin=Twin("η up to twice the bound", strategy=seeded(lambda rng: make_problem(rng, reach=2))),
         ),
     ),
-    note=r"So the floor guards against curvature that is estimated too small: $\gamma\lambda \ge "
-    r"\eta\,\lambda_{\max}(H)/2$ is enough without any h. With h the exact diagonal of a coupled Hessian the bound "
-    r"shrinks to $2γ/ν$, ν the largest eigenvalue of $D_H^{-1/2} H D_H^{-1/2}$, up to $d$.",
+    note=r"So the floor guards against curvature that is estimated too small: $\gamma\lambda > "
+    r"\eta\,\lambda_{\max}(H)/2$ is enough without any h, equality is not. With h the exact diagonal of a coupled "
+    r"Hessian the bound shrinks to $2γ/ν$, ν the largest eigenvalue of $D_H^{-1/2} H D_H^{-1/2}$, up to $d$.",
 )
 
 

@@ -39,7 +39,7 @@ def _near(at: Instance) -> dict[str, bool]:
     return {**assumptions(at), "L − min L ≤ μR²/16": gap_at_most(at, Fraction(1, 16))}
 
 
-t, q = sympy.symbols("t q", positive=True)
+t, q, mu, R = sympy.symbols("t q mu R", positive=True)
 
 CLAIMS = (
     Claim(
@@ -59,11 +59,14 @@ CLAIMS = (
                 r"(1-t)g^TH_t^{-1}g\,dt \ge \frac12\int_0^1(1-t)\,dt\; g^TH^{-1}g = \frac14 g^TH^{-1}g$.",
                 steps=(
                     identity(
-                        r"L2 and L3 for $R/2$: $\frac14\mu(\frac R2)^2 = \frac1{16}\mu R^2$ and $\frac12\mu\frac R2 = "
-                        r"\frac14\mu R$ (their sum, checked).",
-                        *(lambda mu, R: (mu * (R / 2) ** 2 / 4 + mu * R / 4, mu * R**2 / 16 + mu * (R / 2) / 2))(
-                            *sympy.symbols("mu R", positive=True)
-                        ),
+                        r"L2 for $R/2$: $\frac14\mu(\frac R2)^2 = \frac1{16}\mu R^2$.",
+                        mu * (R / 2) ** 2 / 4,
+                        mu * R**2 / 16,
+                    ),
+                    identity(
+                        r"L3 for $R/2$: $\frac12\mu\frac R2 = \frac14\mu R$.",
+                        mu * (R / 2) / 2,
+                        mu * R / 4,
                     ),
                     by_hand(r"$H_t \preceq 2H$ implies $H_t^{-1} \succeq \frac12H^{-1}$."),
                     identity(

@@ -185,5 +185,7 @@ CLAIMS = (
             ),
             expected=ProofVerdict.WRONG,
         ),
+        note=r"With one eigenbasis for all $\theta$ the constant 4 is 1, and no smaller one will do "
+        r"(theory/proofs/small_sum.md).",
     ),
 )

@@ -103,6 +103,11 @@ def _zoomed(world: Instance) -> bool:
     return world["factor_of_fastest_rival"] == paper.SPEEDUP["ablation"]
 
 
+def _ablation_world(factor: int) -> Instance:
+    """A factor over the fastest rival, and the validation losses that the caption of figure 4 prints."""
+    return {"factor_of_fastest_rival": factor, "final_losses": dict(paper.VALIDATION_LOSS)}
+
+
 TWO = Claim(
     id="SPEED-2x",
     place="Figure 5 (b), caption",
@@ -113,10 +118,10 @@ TWO = Claim(
         Missing(
             text="The source prints the factor 2 and nothing that could contradict it.",
             what="the curves of figure 5, the target read off them, every method's step size",
-            consistent=lambda world: world["helene_final_loss"] < world["mezo_final_loss"],
+            consistent=lambda world: world["final_losses"] == paper.VALIDATION_LOSS,
             assertion=_zoomed,
-            true_world={"factor_of_fastest_rival": 2, "helene_final_loss": Fraction("0.283"), "mezo_final_loss": 1},
-            false_world={"factor_of_fastest_rival": 1, "helene_final_loss": Fraction("0.283"), "mezo_final_loss": 1},
+            true_world=_ablation_world(2),
+            false_world=_ablation_world(1),
         ),
     ),
     note="If MeZO is among the compared methods, twice as fast is not ten times as fast (SPEED-10x), on one model."

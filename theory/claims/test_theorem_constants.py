@@ -104,9 +104,9 @@ CLAIMS = (
             ),
         ),
         note=r"True is $T \le 32\sqrt d\,g_0 + 16\sqrt d + \frac{\ln^+(\mu R^2/(16d\epsilon))}{\ln(4/3)} + 3$ with "
-        r"$g_0 = \frac{L(\theta_0)-\min L}{\mu R^2}$ (T-maxd); for large $g_0$ the first constant can be lowered to 4 "
-        r"and no further (theory/proofs/separable_theorem.md, lower_bound.md). The witness has $g_0 = 2$ and would "
-        r"need $\frac72$ in place of 1.",
+        r"$g_0 = \frac{L(\theta_0)-\min L}{\mu R^2}$ (T-maxd), and the same with $4\sqrt d\,g_0$ for $32\sqrt "
+        r"d\,g_0$ (theory/proofs/separable_theorem.md, Corollary); 4 is exact (theory/proofs/lower_bound.md), and "
+        r"$16\sqrt d$ cannot go below $6\sqrt d$. The witness has $g_0 = 2$ and would need $\frac72$ in place of 1.",
     ),
     Claim(
         id="T-log",

@@ -24,7 +24,7 @@ from theory.losses.functions import HALF, ZERO, Curve, Number, Parts, Phi, clamp
 class Diagonal:
     """L = Σ_j φ_j(p_j), p = V(θ − θ*) for a fixed orthonormal V.
 
-    ``idle`` further coordinates have the first φ and stand at their minimum.
+    ``idle`` further coordinates stand at their minimum, with distinct curvatures there above that of the first.
     """
 
     functions: tuple[Phi, ...]

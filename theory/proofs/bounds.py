@@ -43,6 +43,20 @@ def growth(x: float) -> float:
     return at_n + (1.0 - 2.0**-n) * (x - n) + 2.0 ** -(n + 2) * (x - n) ** 2
 
 
+def far_phase(g: float) -> float:
+    r"""A(g): steps from gap g μR² to a quarter of μR², in units of the N of ``far_phase.md``."""
+    return min(4.0 * g - 1.0, g + 1.81) if g > 0.25 else 0.0
+
+
+def far_fall(g: float) -> float:
+    r"""e(g) = E(x_g), x_g E(x_g) = g, for g ≥ ¼ (``far_phase.md``), by bisection."""
+    low, high = 1.0, 4.0 * g + 2.0
+    for _ in range(80):
+        x = (low + high) / 2.0
+        low, high = (x, high) if x * (growth(x) - growth(x - 1.0)) < g else (low, x)
+    return 2.0 * g / (low + high)
+
+
 def separable_bound(layers: Iterable[LayerStart]) -> float:
     """The separable theorem as first conjectured (``separable_theorem.md``, Theorem 1)."""
     return 3.0 + max(
@@ -60,7 +74,7 @@ def sharp_separable_bound(layers: Iterable[LayerStart]) -> float:
 
 def _sharp(a: LayerStart) -> float:
     g, root = a.relative_gap, math.sqrt(a.dimension)
-    far = 4.0 * root * (g - 0.25 + 1.5 * math.log(4.0 * g)) if g > 0.25 else 0.0
+    far = 4.0 * root * far_phase(g)
     middle = max(0.0, 8.0 * root * min(1.0, 2.0 * math.sqrt(g)) - 8.0)
     near = PER_LOG * log_plus(min(a.gap, a.mu * a.radius**2 / (4.0 * a.dimension)) / a.target)
     return far + middle + near
@@ -94,10 +108,29 @@ def coupled_phase_bound(
     root = math.sqrt(max(dimensions))
     near = min(mu * radius**2 / (16.0 * d * kappa) for d, mu, radius in zip(dimensions, mus, radii, strict=True))
     return (
-        16.0 * nu * max(1.0 / kappa, 2.0 * root) * gap / stiffness
+        4.0 * nu * max(1.0 / kappa, 2.0 * root) * far_phase(gap / stiffness)
         + 16.0 * nu * root
         + log_plus(near / target) / -math.log1p(-kappa / (4.0 * nu))
         + 3.0
+    )
+
+
+def trust_region_bound(
+    nu: float, kappa: float, mus: Sequence[float], radii: Sequence[float], gap: float, target: float
+) -> int:
+    """Steps in balls of radius R_i, all layers at once (``trust_region.md``, Theorem 1): no dimension occurs."""
+    stiffness = kappa * min(mu * radius**2 for mu, radius in zip(mus, radii, strict=True))
+    far = 4.0 * nu / kappa * far_phase(gap / stiffness)
+    near = log_plus(min(gap, stiffness / 4.0) / target) / -math.log1p(-kappa / (4.0 * nu))
+    return math.ceil(far) + math.ceil(near)
+
+
+def scaled_newton_bound(layers: Iterable[LayerStart]) -> int:
+    """The Newton step scaled to length R_i, one eigenbasis a layer, separable (``trust_region.md``, Theorem 2)."""
+    return max(
+        math.ceil(max(0.0, 16.0 * a.relative_gap - 4.0))
+        + math.ceil(PER_LOG * log_plus(min(a.gap, a.mu * a.radius**2 / 4.0) / a.target))
+        for a in layers
     )
 
 

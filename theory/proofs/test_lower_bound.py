@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction as F
 from itertools import pairwise
-from random import Random
 
 import numpy as np
 import pytest
 import sympy as sp
 
-from theory.ledger.search import survey
-from theory.losses.cycles import clip_cycle, newton_cycle
-from theory.losses.draws import seeded
+from theory.losses.cycles import clip_cycle, cycle_threshold, doublings, newton_cycle
 from theory.losses.exact_layers import ExactLayer
-from theory.losses.piecewise import Piecewise, even, halving, quadratic
-from theory.losses.smooth import RidgeLoss, Smooth
+from theory.losses.piecewise import halving, quadratic
 from theory.proofs import bounds
 from theory.proofs.bounds import LayerStart
 from theory.proofs.problems import Diagonal
-from theory.updates.clipped_newton import Evaluation, count_steps, theorem_clip
+from theory.updates.clipped_newton import count_steps, theorem_clip
 
 HALF = F(1, 2)
+ETAS = [F(1), F(99, 100), F(2, 3), HALF, F(1, 4), F(1, 16), F(1, 100)]
 
 
 def halving_run(depth: int, d: int, ramp: F, target: float) -> tuple[int, LayerStart]:
@@ -51,169 +46,122 @@ def test_1_and_2_the_leading_constant_is_4(d):
     assert all(later < earlier / 2 for earlier, later in pairwise(width))
 
 
-def test_2_the_halving_layer_is_what_it_is_said_to_be():
-    """Exactly: largest radius 1; φ ≥ x²/4 on [0, 1]; G0 ≤ (1 + δ/2) k."""
+def test_2a_the_halving_layer_is_what_it_is_said_to_be():
+    """Exactly: largest radius 1; φ ≥ x²/4 on [0, 1]; G0 ≤ (1 + δ/2) k; φ'' ≤ 1, below every other curvature."""
     for ramp in (F(1), F(1, 8)):
         f = halving(5, ramp)
         assert f.certifies(F(1))
         assert not f.certifies(F(1001, 1000))
         assert all(f.value(F(i, 16)) >= F(i, 16) ** 2 / 4 for i in range(17))
         assert all(f.value(F(k)) <= (1 + ramp / 2) * k for k in range(1, 6))
+        assert max(f.curvatures) == f.curvature(F(0)) == 1
+
+
+@pytest.mark.parametrize("eta", [F(1), HALF, F(1, 16)])
+def test_3_a_small_clip_is_slow(eta):
+    """K ≤ K_η in float64, d = 10⁴: the count beside √d/K_η (1 − 2√ε), which is no integer."""
+    root, target, f = 100, 0.02, halving(1, F(1, 8))
+    assert f.value(F(1)) <= F(3, 4)
+    for share in (F(1), HALF):
+        k = float(share * cycle_threshold(eta))
+        run = count_steps(
+            Diagonal([f.in_floats]), np.array([1.0]), target, 10**5, [1], [k / (float(eta) * root)], float(eta)
+        )
+        assert run.status == "reached"
+        assert run.steps >= root / float(cycle_threshold(eta)) * (1 - 2 * math.sqrt(target))
+
+
+def mirrored(layer: ExactLayer, rho: F, eta: F) -> bool:
+    """Whether the step leads to −θ, so that the next one leads back."""
+    return all(x - eta * c == -x for x, c in zip(layer.p, layer.clipped(rho), strict=True))
 
 
 @pytest.mark.parametrize("root", [1, 2, 3])
-@pytest.mark.parametrize("k", [F(101, 10), F(11), F(12), F(100)])
-def test_3c_a_clip_above_10_cycles(k, root):
-    """Exactly: hypotheses, simple eigenvalues, every coordinate clipped, θ → −θ, and the size of the start."""
-    layer, rho = clip_cycle(k, root)
+@pytest.mark.parametrize("eta", ETAS)
+def test_3d_above_the_threshold_every_coordinate_is_clipped(eta, root):
+    """Exactly: hypotheses, simple eigenvalues, all clipped, θ → −θ; K just above, 2 and 40 times K_η."""
+    for factor in (F(1001, 1000), F(2), F(40)):
+        layer, rho = clip_cycle(factor * cycle_threshold(eta), root, eta)
+        assert layer.certify()
+        assert len(set(layer.sigma)) == root**2
+        assert layer.clipped(rho) == (rho,) * root**2
+        assert mirrored(layer, rho, eta)
+        assert layer.mu == 1
+        assert not mirrored(layer, rho / 2, eta)
+    with pytest.raises(ValueError, match="must exceed"):
+        clip_cycle(cycle_threshold(eta), root, eta)
+
+
+@pytest.mark.parametrize("root", [1, 2, 3])
+@pytest.mark.parametrize("eta", ETAS)
+def test_3e_and_without_any_clipping_from_one_start(eta, root):
+    """Exactly, for every ρ ≥ 2b R/(η√d); below that the step is clipped and leads elsewhere."""
+    layer, k = newton_cycle(root, eta)
     assert layer.certify()
     assert len(set(layer.sigma)) == root**2
-    step = layer.clipped(rho)
-    assert step == (rho,) * root**2
-    assert tuple(x - HALF * c for x, c in zip(layer.p, step, strict=True)) == tuple(-x for x in layer.p)
-    assert layer.mu == 1
-    assert k > 12 or layer.gap < 28
-    with pytest.raises(ValueError, match="must exceed 10"):
-        clip_cycle(F(10), root)
+    for factor in (F(1), F(10**6)):
+        assert mirrored(layer, factor * k / (eta * root), eta)
+    assert not mirrored(layer, F(99, 100) * k / (eta * root), eta)
 
 
-@pytest.mark.parametrize("root", [1, 2, 3])
-def test_3d_and_without_any_clipping(root):
-    """Exactly, for every ρ ≥ 10.7 R/√d."""
-    layer = newton_cycle(root)
-    assert layer.certify()
-    for rho in (F(107, 10) / root, F(10**6)):
-        new = tuple(x - HALF * c for x, c in zip(layer.p, layer.clipped(rho), strict=True))
-        assert new == tuple(-x for x in layer.p)
-    assert layer.gap < 19
+@pytest.mark.parametrize("eta", ETAS)
+def test_3f_the_start_is_bounded_by_eta_alone(eta):
+    """Exactly: G0 ≤ ½ (2^m + 1) b² in both cycles, whatever d; 32 for η = ½."""
+    for root in (1, 2, 3):
+        layer, twice = newton_cycle(root, eta)
+        bound = HALF * (2 ** doublings(eta) + 1) * (twice / 2) ** 2
+        assert layer.gap <= bound
+        for k in (F(1001, 1000) * cycle_threshold(eta), twice):
+            assert clip_cycle(k, root, eta)[0].gap <= bound
+        assert eta != HALF or bound <= 32
 
 
-def test_3b_to_d_the_algebra():
-    """Sympy: ∫h with three ramps, the margin of (c), and b of (d)."""
-    a, delta, k, sigma = sp.symbols("a delta K sigma", positive=True)
-    area = 8 * (a - 2) + 4 + 2 - sum(sp.Rational(step, 2) * delta for step in (4, 2, 1))
-    assert sp.expand(area - (8 * a - 10 - sp.Rational(7, 2) * delta)) == 0
-    margin = (area - a - 3 * a * sigma).subs(a, k / 4)
-    assert sp.expand(margin - (k - 10 - sp.Rational(7, 2) * delta - sp.Rational(3, 4) * k * (sigma - 1))) == 0
-    worst = margin.subs({delta: (k - 10) / 7, sigma: 1 + 2 * (k - 10) / (3 * k)})
-    assert sp.simplify(worst) == 0
-    assert (area - a).subs({a: sp.Rational(13, 5), delta: sp.Rational(1, 20)}) / 3 == sp.Rational(107, 40)
+def test_3c_the_slope_by_sums():
+    """Sympy: ∫h over the intervals with their ramps, and the margin t − ½δ(2^m − 1) − (2/η − 1)ςa, for three m."""
+    a, delta, eta, spread = sp.symbols("a delta eta varsigma", positive=True)
+    for m in (2, 3, 6):
+        area = 2**m * (a - m + 1) + sum(2**k for k in range(1, m))
+        area -= sum(sp.Rational(2 ** (k - 1), 2) * delta for k in range(1, m + 1))  # half of each fall
+        assert sp.expand(area - (2**m * (a - m + 2) - 2 - delta * (2**m - 1) / 2)) == 0
+        a_eta = (2**m * (m - 2) + 2) / (2**m - 2 / eta)
+        t = (2**m - 2 / eta) * (a - a_eta)
+        margin = area - a - (2 / eta - 1) * (1 + spread) * a
+        assert sp.simplify(margin - (t - delta * (2**m - 1) / 2 - (2 / eta - 1) * spread * a)) == 0
+        spent = {delta: t / (2**m - 1), spread: t / (2 * (2 / eta - 1) * a)}
+        assert sp.simplify(margin.subs(spent)) == 0
+
+
+def test_3b_the_radius_is_used_up():
+    """Exactly: h(x − 1) = 2 h(x) in places, so a radius of 1.001 is not certified."""
+    layer, _ = clip_cycle(F(12), 1, HALF)
+    assert layer.crossing is not None
+    h = type(layer.crossing)(layer.crossing.knots, tuple(level + 1 for level in layer.crossing.curvatures))
+    assert h.certifies(F(1))
+    assert not h.certifies(F(1001, 1000))
+    assert all(b <= a for a, b in pairwise([h.curvature(F(i, 8)) for i in range(60)]))
+
+
+def test_3g_the_threshold_is_logarithmic():
+    """K_½ = 5; K_η ≤ 4 log₂(8/η) for η at, below and above the powers where m changes. Exact but for log₂."""
+    assert cycle_threshold(HALF) == 5
+    for i in range(1, 30):
+        for nudge in (F(1), F(99, 100), F(101, 100)):
+            eta = min(F(1), nudge * F(2) / 2**i)
+            m = doublings(eta)
+            assert 2**m * eta >= 4 > 2 ** (m - 1) * eta or m == 2
+            assert cycle_threshold(eta) <= max(2 * (m - F(3, 4)), F(4 * m - 6))
+            assert float(cycle_threshold(eta)) <= 4 * math.log2(8 / eta)
+
+
+def test_3h_a_small_step_size_is_slow_on_a_parabola():
+    """Closed form: ln 4/(−ln(1 − η)) ≥ ln 4 (1/η − 1), and counts on ½θ² from √2 until G ≤ 1/16."""
+    for eta in (0.5, 0.1, 0.01):
+        problem = Diagonal([quadratic(1).in_floats])
+        run = count_steps(problem, np.array([math.sqrt(2)]), 1 / 16, 10**5, [1], [math.inf], eta)
+        assert run.steps >= math.log(4) / -math.log1p(-eta) - 1e-9 >= math.log(4) * (1 / eta - 1) - 1e-9  # roundings
 
 
 def test_3_the_theorem_s_clip_converges_on_the_cycles():
     """The same layers with ρ = R/(2√d) descend: the cycle is the clip's doing."""
-    layer, _ = clip_cycle(F(12), 2)
+    layer, _ = clip_cycle(F(6), 2, HALF)
     assert layer.decrease(layer.clip) >= layer.s(layer.clip) / 4
-
-
-@dataclass(frozen=True)
-class BallStep:
-    """A trust-region step in exact rationals: the multiplier is drawn, the radius follows from it."""
-
-    functions: tuple[Piecewise, ...]
-    p: tuple[F, ...]
-    multiplier: F
-
-    def _layer(self) -> ExactLayer:
-        return ExactLayer(self.functions, self.p, F(1), 10)
-
-    def q(self) -> tuple[F, ...]:
-        """q° = (Σ + λ)⁻¹ u; on the boundary if λ > 0, the radius being its length."""
-        layer = self._layer()
-        return tuple(u / (s + self.multiplier) for u, s in zip(layer.u, layer.sigma, strict=True))
-
-    def product(self) -> F:
-        """uᵀq°."""
-        return sum((u * q for u, q in zip(self._layer().u, self.q(), strict=True)), F(0))
-
-    def decrease(self) -> F:
-        """L − L⁺ with η = 1/2."""
-        layer = self._layer()
-        return layer.gap - layer.loss([x - q / 2 for x, q in zip(self.p, self.q(), strict=True)])
-
-    def gap_bounded(self, factor: F = F(1)) -> bool:
-        """G ≤ factor · max(1, D/R) uᵀq°; R = ‖q°‖ if λ > 0, else any R ≥ ‖q°‖, of which R ≥ D is the strictest."""
-        layer, product = self._layer(), self.product()
-        squared = sum((q * q for q in self.q()), F(0))
-        near = layer.gap <= factor * product
-        far = layer.gap**2 * squared <= factor**2 * layer.distance_squared * product**2
-        return near or (self.multiplier > 0 and far)
-
-
-def ball_step(rng: Random) -> BallStep:
-    """Coordinates whose curvature varies by a factor of 2 in all, so every radius is certified."""
-    functions, p = [], []
-    for _ in range(rng.randint(1, 3)):
-        scale = rng.choice((F(1, 16), F(1), F(16)))
-        inside, outside = rng.choice(((1, 1), (1, 2), (2, 1)))
-        functions.append(even([0, 1, F(65, 64)], [scale * inside, scale * inside, scale * outside]))
-        p.append(rng.choice((F(1, 2), F(65, 64), F(4))))
-    return BallStep(tuple(functions), tuple(p), rng.choice((F(0), F(1, 64), F(1), F(64))))
-
-
-def test_4e_and_f_the_trust_region_step():
-    """Exact search: descent by uᵀq°/4 and the gap lemma in the ball, with false twins."""
-    statements: dict[str, Callable[[BallStep], bool]] = {
-        "descent": lambda b: 4 * b.decrease() >= b.product(),
-        "gap": BallStep.gap_bounded,
-    }
-    twins: dict[str, Callable[[BallStep], bool]] = {
-        "descent, 0.25 → 0.26": lambda b: b.decrease() >= F(26, 100) * b.product(),
-        "gap, 1 → 0.95": lambda b: b.gap_bounded(F(95, 100)),
-    }
-    found = survey(seeded(ball_step), statements, twins, num_examples=200)
-    assert not found.against
-    assert set(found.fallen) == set(twins)
-
-
-def test_4f_the_algebra():
-    """Sympy (scalars stand for a Gram matrix): the expansion around q°, and the completed square."""
-    q, z, sigma, multiplier = sp.symbols("q z sigma lambda")
-    u = (sigma + multiplier) * q
-    value = u * (q + z) - sigma * (q + z) ** 2 / 4
-    expansion = u * q - sigma * q**2 / 4 + sigma * q * z / 2 - sigma * z**2 / 4 + multiplier * q * z
-    assert sp.expand(value - expansion) == 0
-    assert sp.expand(sigma * q**2 / 4 + sigma * z**2 / 4 - sigma * q * z / 2 - sigma * (q - z) ** 2 / 4) == 0
-
-
-def ball_direction(at: Evaluation, radius: float) -> np.ndarray:
-    """argmax over ‖q‖ ≤ R of uᵀq − ½ qᵀΣq by bisection on the multiplier, to rounding."""
-    sigma, basis = np.linalg.eigh(at.blocks[0])
-    u = basis.T @ at.gradient
-    low, high = 0.0, float(np.linalg.norm(u)) / radius
-    if np.linalg.norm(u / sigma) <= radius:
-        high = 0.0
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if np.linalg.norm(u / (sigma + middle)) > radius else (low, middle)
-    return basis @ (u / (sigma + high))
-
-
-def test_4_no_dimension_in_the_count():
-    """Turning eigenbases in float64: below the bound, and the same quadratic from one direction in any dimension."""
-    rng = np.random.default_rng(4)
-    for _ in range(10):
-        d = int(rng.integers(2, 7))
-        kinds = [Smooth("log_cosh", 1.0, 1.0, rng.normal()), Smooth("cosh", 0.3, 2.0, rng.normal())]
-        loss = RidgeLoss(rng.normal(size=(d + 1, d)), [kinds[k] for k in rng.integers(2, size=d + 1)], 0.1, (d,))
-        radius, p = loss.radius(), rng.normal(size=d)
-        mu, at = loss.mus()[0], loss(p)
-        target, steps = at.gap * 1e-3, 0
-        bound = 16 * at.gap / (mu * radius**2) + bounds.PER_LOG * bounds.log_plus(mu * radius**2 / (4 * target)) + 2
-        while at.gap > target and steps < bound + 1:
-            p = p - ball_direction(at, radius) / 2
-            at, steps = loss(p), steps + 1
-        assert steps <= bound
-    counts = set()
-    for d in (1, 4, 64):
-        p, steps = np.eye(d)[0] * 5.0, 0
-        while p @ p > 1e-4:
-            p = p - ball_direction(Evaluation(0.0, p, [np.eye(d)]), 1.0) / 2
-            steps += 1
-        counts.add(steps)
-    assert len(counts) == 1
-    box = [
-        count_steps(Diagonal([quadratic(1).in_floats]), np.array([5.0]), 5e-5, 10**4, [1], [theorem_clip(1.0, d)]).steps
-        for d in (1, 4, 64)
-    ]
-    assert box[0] < box[1] < box[2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction as F
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,6 +101,15 @@ def test_the_table_s_cells(cell):
         assert steps == counted
         above = math.log(4 * clip**2 * N * 2 * W / TARGET) / math.log(16 / 9) + 2
         assert term - 2 / clip * 2 * math.sqrt(TARGET) <= steps <= term + above
+
+
+def test_the_page_prints_these_counts():
+    """Each row of the table of counts: leading terms (the second is √n = 2 times the first) and counts."""
+    text = Path(__file__).with_name("max_dimension.md").read_text(encoding="utf-8")
+    for cell, (_, _, leading, (layerwise, as_one)) in CELLS.items():
+        fixed, start = cell.removesuffix(" direction").split(", ")
+        row = f"| {fixed} | {start} | {leading:.0f} | **{layerwise}** | {2 * leading:.0f} | **{as_one}** |"
+        assert row in text, row
 
 
 def test_one_clip_for_all_layers_is_the_layer_wise_update():

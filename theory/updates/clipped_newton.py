@@ -58,6 +58,17 @@ def clipped_newton(gradient: Array, hessian: Array, clip: float) -> Array:
     """
     if not clip > 0:
         raise ValueError(f"clip must be positive, got {clip!r}; the theorem takes R_i / (2 sqrt(d_i))")
+    sigma, u, basis = eigen_coordinates(gradient, hessian)
+    clipped = np.clip(u / sigma, -clip, clip)
+    return clipped if basis is None else basis @ clipped
+
+
+def eigen_coordinates(gradient: Array, hessian: Array) -> tuple[Array, Array, Array | None]:
+    """σ, u = V g and Vᵀ; None for Vᵀ where the Hessian is given as its diagonal.
+
+    Raises:
+        ValueError: If the Hessian is not positive definite.
+    """
     if hessian.ndim == 1:
         sigma, u, basis = hessian, gradient, None
     else:
@@ -65,8 +76,11 @@ def clipped_newton(gradient: Array, hessian: Array, clip: float) -> Array:
         u = basis.T @ gradient
     if not sigma.min() > 0:
         raise ValueError(f"the Hessian must be positive definite, got an eigenvalue {sigma.min()!r}")
-    clipped = np.clip(u / sigma, -clip, clip)
-    return clipped if basis is None else basis @ clipped
+    return sigma, u, basis
+
+
+#: What a layer's update subtracts, from its gradient, its Hessian and a size (a clip, a radius).
+Direction = Callable[[Array, Array, float], Array]
 
 
 def layer_slices(dimensions: Sequence[int]) -> list[slice]:
@@ -75,11 +89,18 @@ def layer_slices(dimensions: Sequence[int]) -> list[slice]:
     return [slice(int(end - d), int(end)) for d, end in zip(dimensions, ends, strict=True)]
 
 
-def step(at: Evaluation, p: Array, dimensions: Sequence[int], clips: Sequence[float], lr: float = 0.5) -> Array:
+def step(
+    at: Evaluation,
+    p: Array,
+    dimensions: Sequence[int],
+    clips: Sequence[float],
+    lr: float = 0.5,
+    direction: Direction = clipped_newton,
+) -> Array:
     """All layers at once: the new displacement, shape (d,)."""
     new = p.copy()
     for where, block, clip in zip(layer_slices(dimensions), at.blocks, clips, strict=True):
-        new[where] -= lr * clipped_newton(at.gradient[where], block, clip)
+        new[where] -= lr * direction(at.gradient[where], block, clip)
     return new
 
 
@@ -119,11 +140,16 @@ def count_steps(
     lr: float = 0.5,
     *,
     in_turn: bool = False,
+    direction: Direction = clipped_newton,
 ) -> Count:
-    """Steps (or, ``in_turn``, sweeps) until the gap is at most the target or the budget is spent."""
+    """Steps (or, ``in_turn``, sweeps) until the gap is at most the target or the budget is spent.
+
+    ``clips`` holds each layer's size for the direction: a clip, or a radius for those of ``clipped_by_length``, which
+    sweeps do not take.
+    """
     at = problem(p)
     first_gap, steps = at.gap, 0
     while at.gap > target and steps < budget:
-        p = sweep(problem, p, dimensions, clips, lr) if in_turn else step(at, p, dimensions, clips, lr)
+        p = sweep(problem, p, dimensions, clips, lr) if in_turn else step(at, p, dimensions, clips, lr, direction)
         at, steps = problem(p), steps + 1
     return Count(steps, "reached" if at.gap <= target else "out_of_budget", first_gap, p)

@@ -127,6 +127,7 @@ class Training:
             values = torch.stack([loss.detach().double() for loss in losses]).tolist() if losses else []
         state.losses += values
         state.training_seconds, state.forwards = self._watch.seconds, self.stepper.forwards
+        state.made = [(mode, reason, number) for (mode, reason), number in sorted(self.stepper.made.items())]
         if state.step % JUDGED_EVERY == 0 or state.step == goal:
             self._judge()
 
@@ -166,7 +167,7 @@ class Training:
                 return
         self.state.evaluation_seconds += watch.seconds
         best = self.state.look(dev, self._c_rms())
-        if best and self._copies and (self.config.role == "test" or self.task.generates):
+        if best and self._copies and self.config.role == "test":
             self.best_weights = None  # before the next copy, not beside it
             self.best_weights = weights(self.session.model.module, self._place_for_a_copy())
 
@@ -245,7 +246,7 @@ class Training:
             return False
         best = self.folder.load(BEST, torch.device("cpu"))
         progressed = Progressed(**saved["progressed"])
-        if self._copies and progressed.best_step > 0 and (self.config.role == "test" or self.task.generates):
+        if self._copies and progressed.best_step > 0 and self.config.role == "test":
             if best is None or best["step"] != progressed.best_step:
                 return False
             self.best_weights = best["weights"]
@@ -256,6 +257,7 @@ class Training:
             self.trajectory.header = header
         self.state = progressed
         self.stepper.forwards = progressed.forwards
+        self.stepper.made.update({(mode, reason): number for mode, reason, number in progressed.made})
         return True
 
 

@@ -24,6 +24,7 @@ class Progressed:
         forwards: Made by the steps, a backward counted as two.
         tokens: That the steps' minibatches held, padding left out.
         padded_tokens: The same with padding.
+        made: Of the steps, by mode and reason: (mode, reason, number).
         ended: Why the run stopped early (status, sentence), or None.
     """
 
@@ -36,6 +37,7 @@ class Progressed:
     forwards: int = 0
     tokens: int = 0
     padded_tokens: int = 0
+    made: list[tuple[str, str, int]] = field(default_factory=list)
     ended: tuple[str, str] | None = None
 
     def look(self, dev: Evaluation, c_rms: float | None) -> bool:

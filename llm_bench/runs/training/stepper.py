@@ -24,9 +24,11 @@ class Stepper(Protocol):
 
     Attributes:
         forwards: Made so far, a backward counted as two; may be set, to go on after an interruption.
+        made: Number of steps by how they were made (mode) and why not otherwise (reason); may be set likewise.
     """
 
     forwards: int
+    made: Counter[tuple[str, str]]
 
     def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
         """One update; returns the loss on its device. ``other`` makes a second minibatch for methods that need one."""
@@ -38,16 +40,13 @@ class Stepper(Protocol):
             FloatingPointError: If a loss was not finite.
         """
 
-    def made(self) -> list[dict[str, Any]]:
-        """How many ``steps`` were made in which ``mode`` and for what ``reason``, since the last resumption."""
-
 
 class PlainStepper:
     """``optimizer.step(closure)``."""
 
     def __init__(self, module: Any, optimizer: Any, loss: Loss, first_order: bool) -> None:
         self.module, self.optimizer, self.loss, self.first_order = module, optimizer, loss, first_order
-        self.forwards, self._steps = 0, 0
+        self.forwards, self.made = 0, Counter()
         self._source = optimizer.param_groups[0].get("curvature")
 
     def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
@@ -58,15 +57,11 @@ class PlainStepper:
         else:
             value = self.optimizer.step(lambda: self.loss(self.module, batch))
         self.forwards += self.optimizer.forwards_at(next_step)
-        self._steps += 1
+        self.made["plain", "no engine was asked for"] += 1
         return value
 
     def settle(self) -> None:
         """See `Stepper`."""
-
-    def made(self) -> list[dict[str, Any]]:
-        """See `Stepper`."""
-        return [{"mode": "plain", "reason": "no engine was asked for", "steps": self._steps}]
 
 
 class EngineStepper:
@@ -74,7 +69,7 @@ class EngineStepper:
 
     def __init__(self, module: Any, optimizer: Any, loss: Loss) -> None:
         self.optimizer, self.forwards = optimizer, 0
-        self._made: Counter[tuple[str, str]] = Counter()
+        self.made: Counter[tuple[str, str]] = Counter()
         self.engine = importlib.import_module("helene.engine").Engine(module, optimizer, loss)
 
     def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
@@ -82,16 +77,12 @@ class EngineStepper:
         next_step = self.optimizer.param_groups[0]["step"] + 1
         value = self.engine.step(batch)
         self.forwards += self.optimizer.forwards_at(next_step)
-        self._made[self.engine.mode, self.engine.reason] += 1
+        self.made[self.engine.mode, self.engine.reason] += 1
         return value
 
     def settle(self) -> None:
         """See `Stepper`."""
         self.engine.flush()
-
-    def made(self) -> list[dict[str, Any]]:
-        """See `Stepper`."""
-        return [{"mode": mode, "reason": reason, "steps": n} for (mode, reason), n in sorted(self._made.items())]
 
 
 def engine_available() -> bool:

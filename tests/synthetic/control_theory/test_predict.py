@@ -11,7 +11,8 @@ from scipy.stats import ks_2samp
 
 from synthetic.control_theory import chain
 from synthetic.control_theory.mean_field import Group, mean_field_steps
-from synthetic.control_theory.predict import predict_cell, second_moment_steps
+from synthetic.control_theory.predict import predict_cell
+from synthetic.control_theory.second_moments import second_moment_steps
 from synthetic.methods import METHODS
 from synthetic.methods.scale import scale_of
 from synthetic.problems import build

@@ -71,7 +71,7 @@ def test_gradient_and_hessian_are_those_of_the_loss(problem):
 def test_blocks_are_those_of_the_hessian(problem):
     x = somewhere(problem)
     whole, slices = problem.hessian(x), problem.layers.slices()
-    for run, blocks in zip(problem.layers.runs, problem.blocks(x), strict=True):
+    for run, blocks in zip(problem.layers.stretches, problem.blocks(x), strict=True):
         for k in range(run.count):
             part = slices[run.first_layer + k]
             torch.testing.assert_close(blocks[..., k, :, :], whole[..., part, part], rtol=1e-12, atol=1e-14)
@@ -232,7 +232,7 @@ def test_starts_fix_what_they_say(spec, kind):
 
 def test_layers_group_runs_of_equal_width():
     layers = Layers((3, 3, 5, 3))
-    assert [(r.start, r.count, r.width) for r in layers.runs] == [(0, 2, 3), (6, 1, 5), (11, 1, 3)]
+    assert [(r.start, r.count, r.width) for r in layers.stretches] == [(0, 2, 3), (6, 1, 5), (11, 1, 3)]
     x = torch.arange(14.0)
     sums = layers.sum(x)
     assert sums.tolist() == [x[s].sum().item() for s in layers.slices()]

@@ -7,25 +7,30 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from markupsafe import escape
 from pyarrow import parquet
 
+import synthetic
 from helene.lab import canonical
 from helene.lab.pages import write_index, write_text
-from helene.lab.records import Record
+from helene.lab.records import Record, read_jsonl
+from helene.noise import NOISE_VERSION
 from synthetic.analysis.results import collect
+from synthetic.analysis.tuning import cells_where_h_acts, h_acts
 from synthetic.analysis.verdicts import analyse
 from synthetic.design import Design, load
-from synthetic.report.answers import against_mezo, answer, control_sentence
+from synthetic.report.answers import answer, comparisons, control_sentence
 from synthetic.report.export import CSV_COLUMNS
 from synthetic.report.related import refresh, related_section
 from synthetic.report.runs import COLUMNS
 from synthetic.report.write import write_report
 from tests.synthetic.scaling_cases import CONTROL_LAWS, follows_d, follows_max_d, made_up
 
+RECORDS = Path(synthetic.__file__).parent / "records"
 FACTS = {"commit": None, "dirty": None, "versions": {}, "command": "helene scaling"}
 QUICK = load("quick", "noise")
 WHOLE, FULL = load("standard", "noise"), load("full", "noise")
@@ -116,7 +121,7 @@ def win_on_quadratics(**laws):
     base = {**CONTROL_LAWS, "helene": lambda n, w: 0.7 * follows_d(n, w), **laws}
     rows = analysed(design, base)
     cause = helene(rows).explained.cause
-    return cause, against_mezo(rows)[0]
+    return cause, comparisons(rows)[0].says
 
 
 def test_a_win_is_explained_by_a_control_that_does_as_well():
@@ -172,7 +177,38 @@ def with_edges(series):
 def test_without_matched_controls_a_win_is_unexplained():
     rows = analysed(QUICK, {**CONTROL_LAWS, "helene": lambda n, w: 0.7 * follows_d(n, w)})
     assert helene(rows).explained.cause == "unexplained"
-    assert "unexplained until" in against_mezo(rows)[0]
+    assert "unexplained until" in comparisons(rows)[0].says
+
+
+def test_h_acts_where_another_floor_gives_other_steps():
+    """Of two floors at one step size, the chosen trial's steps are the other's, or not; with one floor nobody knows."""
+    plain = helene(analysed(QUICK, CONTROL_LAWS)).series.cells[0]
+    trials = ({"q": 1.0, "floor_ratio": 0.3}, {"q": 1.0, "floor_ratio": 3.0}, {"q": 2.0, "floor_ratio": 3.0})
+    cell = replace(plain, trials=trials, best=trials[0], tuning=((5.0, 7.0), (5.0, 7.0), (9.0, 9.0)))
+    assert h_acts(cell) is False
+    other_steps = replace(cell, tuning=((5.0, 7.0), (5.0, 8.0), (5.0, 7.0)))
+    assert h_acts(other_steps) is True, "a trial of another step size says nothing of the floor"
+    assert h_acts(replace(cell, trials=({"q": 1.0}, {"q": 2.0}, {"q": 3.0}))) is None
+    assert cells_where_h_acts([cell, other_steps, plain]) == (2, 3)
+
+
+def test_committed_records_say_where_h_never_acts():
+    """Counted from the records: 32 of 121 cells of HELENE, most of them on real data and log-cosh."""
+    records = read_jsonl(RECORDS / "standard-helene.jsonl")
+    series = collect(load("standard", NOISE_VERSION), records)
+    own = [s for s in series if s.method == "helene" and not s.borrowed]
+    assert cells_where_h_acts(cell for s in own for cell in s.cells) == (121 - 32, 121)
+
+
+def test_a_variant_is_explained_by_its_own_controls():
+    """The page's answer on cells where h acts: a loss that the shuffled control shares, not the plain one's."""
+    design = Design("low", "low", tuple(c for c in WHOLE.cells if c.family == "breast_cancer"))
+    slow = lambda n, w: 1.5 * follows_d(n, w)  # noqa: E731
+    rows = analysed(design, {**CONTROL_LAWS, "helene": slow, "helene_shuffled": slow})
+    explained = {a.series.variant: a.explained for a in rows if a.explained and a.series.start == "coordinate"}
+    assert explained["low floors"].cause == "HELENE, h shuffled"
+    assert set(explained["low floors"].rivals) == {"helene_mean", "helene_shuffled"}
+    assert set(explained[""].rivals) == {"heavy_ball"}
 
 
 def test_cells_are_counted_that_lie_where_theory_says():

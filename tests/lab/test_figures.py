@@ -10,11 +10,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib
-import numpy as np
 import pytest
 
 from helene.lab.drawing import INK, PALETTE, short
-from helene.lab.figures import Line, ScalingSeries, bar_figure, heat_map, histogram, line_figure, scaling_figure
+from helene.lab.figures import Line, ScalingSeries, bar_figure, line_figure, scaling_figure
 
 HERE = Path(__file__).parent
 SVG = "{http://www.w3.org/2000/svg}"
@@ -55,7 +54,7 @@ def test_same_bytes_twice_and_in_a_fresh_process_under_other_settings(lab_figure
     assert fresh["torch"] is False
 
 
-@pytest.mark.parametrize("name", ["scaling", "heat", "lines", "bars", "histogram"])
+@pytest.mark.parametrize("name", ["scaling", "lines", "bars"])
 def test_svg_is_valid_self_contained_and_themed(figures, name):
     drawing = figures[name]
     root = ElementTree.fromstring(drawing.svg)
@@ -133,8 +132,6 @@ def test_local_slopes_of_cells_that_share_an_x():
 def test_everything_missed_still_draws():
     one = ScalingSeries("m", [4, 16], [[float("inf")] * 3] * 2, caps=[100.0, 200.0])
     assert scaling_figure([one], xlabel="d").svg
-    grid = heat_map([1], [2], [[float("nan")]], row_label="n", column_label="w", value_label="v")
-    assert grid.alt.endswith("empty.")
     assert line_figure([Line("a", [1, 2], [float("inf"), float("nan")])], xlabel="x", ylabel="y").svg
 
 
@@ -143,10 +140,7 @@ def test_everything_missed_still_draws():
     [
         (lambda: scaling_figure([], xlabel="d"), "at least one ScalingSeries"),
         (lambda: scaling_figure([ScalingSeries("m", [1, 2], [[1.0]])], xlabel="d"), "series 'm' must give"),
-        (lambda: heat_map([1], [1, 2], [[1.0]], row_label="", column_label="", value_label=""), r"shape \(1, 2\)"),
         (lambda: bar_figure(["a"], {"g": [1.0, 2.0]}, ylabel="y"), "group 'g' must have 1 values"),
-        (lambda: histogram({"a": [np.nan]}, xlabel="x"), "finite numbers"),
-        (lambda: histogram({"a": [0.0, 1.0]}, xlabel="x", log=True), "positive"),
     ],
 )
 def test_bad_input(draw, said):

@@ -14,12 +14,12 @@ import helene
 from helene.lab import canonical
 from helene.lab.records import Record, config_key, read_jsonl
 from synthetic.figures import ablation, ablation_page, digits, floor, floor_page, toy, toy_page, triggers, triggers_page
-from synthetic.figures.pages import Part, combined
+from synthetic.figures.pages import Statement, combined, write_figure
 from synthetic.figures.trials import at_edge, best_trial, combinations
-from synthetic.figures.updates import Rows
+from synthetic.figures.updates import ManyRuns
 
 STEPS = 12
-RECORDS = Path(__file__).parents[2] / "synthetic" / "records"
+RECORDS = Path(__file__).parents[3] / "synthetic" / "records"
 OPTIMIZERS = {
     "sgd": (lambda p, lr: helene.MeZO(p, lr=lr), {}),
     "momentum": (lambda p, lr: helene.ZOMomentum(p, lr=lr), {}),
@@ -40,24 +40,24 @@ def test_rows_are_the_zeroth_order_optimizers(method):
     lr = 1e-3
     theta = torch.nn.Parameter(torch.tensor([0.7, 0.1], dtype=torch.float64))
     optimizer = make([theta], lr)
-    rows = Rows(method, torch.tensor([[[0.7, 0.1]]], dtype=torch.float64), {"lr": lr, **settings})
+    runs = ManyRuns(method, torch.tensor([[[0.7, 0.1]]], dtype=torch.float64), {"lr": lr, **settings})
     z = toy.directions(0, 1, STEPS)
     for t in range(STEPS):
         optimizer.step(lambda: toy.loss(theta))
-        rows.step(toy.spsa(rows.theta, z[:, t]))
+        runs.step(toy.spsa(runs.theta, z[:, t]))
     # A probe's difference loses 1e-16 |L| / eps of the slope; Newton divides by tiny h and enlarges it most.
-    np.testing.assert_allclose(rows.theta[0, 0].numpy(), theta.detach().numpy(), rtol=1e-7)
+    np.testing.assert_allclose(runs.theta[0, 0].numpy(), theta.detach().numpy(), rtol=1e-7)
 
 
 @pytest.mark.parametrize(("method", "make"), [("sgd", helene.SGD), ("adam", helene.Adam)])
 def test_rows_are_the_first_order_optimizers(method, make):
     theta = torch.nn.Parameter(torch.tensor([0.7, 0.1], dtype=torch.float64))
     optimizer = make([theta], lr=1e-2)
-    rows = Rows(method, torch.tensor([[[0.7, 0.1]]], dtype=torch.float64), {"lr": 1e-2})
+    runs = ManyRuns(method, torch.tensor([[[0.7, 0.1]]], dtype=torch.float64), {"lr": 1e-2})
     for _ in range(STEPS):
         optimizer.step(lambda: toy.loss(theta))
-        rows.step(toy.gradient(rows.theta))
-    np.testing.assert_allclose(rows.theta[0, 0].numpy(), theta.detach().numpy(), rtol=1e-12)
+        runs.step(toy.gradient(runs.theta))
+    np.testing.assert_allclose(runs.theta[0, 0].numpy(), theta.detach().numpy(), rtol=1e-12)
 
 
 def test_rows_of_many_settings_are_rows_of_one_each():
@@ -72,7 +72,7 @@ def test_rows_of_many_settings_are_rows_of_one_each():
 
 def test_an_unknown_method_is_explained():
     with pytest.raises(ValueError, match="method must be one of"):
-        Rows("lion", torch.zeros(1, 2), {"lr": 1.0})
+        ManyRuns("lion", torch.zeros(1, 2), {"lr": 1.0})
 
 
 def test_toy_derivatives_against_autograd():
@@ -149,7 +149,7 @@ def test_every_method_has_as_many_settings():
 
 
 def test_statements_combine():
-    yes, no, open_ = (Part("", holds, "") for holds in (True, False, None))
+    yes, no, open_ = (Statement("", holds, "") for holds in (True, False, None))
     assert combined([yes, yes]) == "consistent"
     assert combined([yes, no, open_]) == "not_consistent"
     assert combined([yes, open_]) == combined([]) == "not_resolved"
@@ -296,7 +296,7 @@ def test_pages_need_no_network_and_flag_failed_cells(page, records, tmp_path):
     failed = copy.deepcopy(records)
     failed[-1].result.clear()
     failed[-1].result.update(status="error", message="ValueError: no luck")
-    said, sound = page.write_page(tmp_path, failed, f"helene scaling figure {name}", {})
+    said, sound = write_figure(tmp_path, page.remake(failed), failed, f"helene scaling figure {name}", {})
     assert not sound
     text = (tmp_path / "scaling" / "figures" / f"{name}.html").read_text()
     assert "no luck" in text
@@ -346,12 +346,12 @@ def test_committed_records_are_those_of_the_current_settings(name):
 
 
 def test_committed_records_of_a_gnb():
-    from synthetic.estimators.analysis import analyse
+    from synthetic.estimators.analysis import findings_of
     from synthetic.estimators.design import configs
 
     records = read_jsonl(RECORDS / "agnb.jsonl")
     assert {r.key for r in records} == {config_key(c) for c in configs()}
-    assert analyse(records).verdict == "not_consistent"
+    assert findings_of(records).verdict == "not_consistent"
 
 
 def test_a_committed_cell_comes_out_again():

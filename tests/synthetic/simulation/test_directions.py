@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from helene import noise
 from synthetic.simulation import directions
-from synthetic.simulation.directions import Directions
+from synthetic.simulation.directions import BatchedDirections
 
 LAST = 2**64 - 1, 2**32 - 1
 
@@ -31,14 +31,14 @@ def one_by_one(sizes, seeds, steps):
     steps=st.lists(st.integers(0, LAST[1]), min_size=1, max_size=3),
 )
 def test_rows_equal_single_calls(sizes, seeds, steps):
-    assert torch.equal(Directions(sizes)(seeds, steps), one_by_one(sizes, seeds, steps))
+    assert torch.equal(BatchedDirections(sizes)(seeds, steps), one_by_one(sizes, seeds, steps))
 
 
 @pytest.mark.parametrize("sizes", [(1,), (4,), (7, 8), (64,) * 3, (4 * directions._CHUNK + 9,)], ids=str)
 def test_chunks_join(sizes):
     """Several chunks a call, whole steps or parts of one, at both ends of the key; in memory that is given or not."""
     seeds, steps = (0, 2**32, LAST[0]), [0, LAST[1], *range(1, 3 + 2 * directions._CHUNK // (-(-sizes[0] // 4)))]
-    draw, out = Directions(sizes), torch.empty(3, len(steps), sum(sizes))
+    draw, out = BatchedDirections(sizes), torch.empty(3, len(steps), sum(sizes))
     z = draw(seeds, steps)
     assert draw(seeds, steps, out) is out
     assert torch.equal(out, z)
@@ -60,7 +60,7 @@ def test_extreme_words_give_finite_normals():
 @pytest.mark.parametrize(("seed", "step"), [(-1, 0), (2**64, 0), (0, -1), (0, 2**32)])
 def test_keys_that_do_not_fit_are_refused(seed, step):
     with pytest.raises(ValueError, match=f"got {seed or step}"):
-        Directions([4])([0, seed], [0, step])
+        BatchedDirections([4])([0, seed], [0, step])
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_keys_that_do_not_fit_are_refused(seed, step):
 )
 def test_memory_of_another_form_is_refused(out):
     with pytest.raises(ValueError, match="out must be a contiguous float32 tensor of shape"):
-        Directions([4, 4])([1, 2], [1, 2, 3], out)
+        BatchedDirections([4, 4])([1, 2], [1, 2, 3], out)
 
 
 def test_nothing_asked_for_is_nothing_drawn():
-    assert Directions([4])([], [1]).shape == (0, 1, 4)
-    assert Directions([4])([1], []).shape == (1, 0, 4)
+    assert BatchedDirections([4])([], [1]).shape == (0, 1, 4)
+    assert BatchedDirections([4])([1], []).shape == (1, 0, 4)
     for sizes in ([], [4, 0]):
         with pytest.raises(ValueError, match="sizes must be one or more numbers of at least 1"):
-            Directions(sizes)
+            BatchedDirections(sizes)

@@ -14,7 +14,7 @@ from scipy.stats import chi2, kstest
 
 from helene.lab.records import Record
 from synthetic.estimators import draws, forward_only
-from synthetic.estimators.analysis import analyse
+from synthetic.estimators.analysis import findings_of
 from synthetic.estimators.design import batch_config, configs, forward_config
 from synthetic.estimators.populations import population, tabulate
 from synthetic.estimators.run import run
@@ -128,7 +128,7 @@ def records():
 
 def test_the_measured_answer_is_no(records):
     """At the optimum the error stays, away from it it grows with B, squares converge as B^−½."""
-    found = analyse(records)
+    found = findings_of(records)
     assert found.verdict == "not_consistent"
     assert "does not tend" in found.answer
     optimum, away, certain = found.populations
@@ -142,10 +142,10 @@ def test_other_records_give_other_answers(records):
     """With the per-sample squares' numbers in the place of the returned ones, all at the optimum: it converges."""
     converging = copy.deepcopy(records[0])
     converging.result["estimators"]["returned"] = converging.result["estimators"]["squares"]
-    found = analyse([converging, *records[3:]])
+    found = findings_of([converging, *records[3:]])
     assert found.verdict == "consistent"
     assert "B ĝ⊙ĝ, tends to the Hessian's diagonal" in found.answer
-    mixed = analyse([converging, records[1]])
+    mixed = findings_of([converging, records[1]])
     assert mixed.verdict == "not_resolved"
     assert "not settled" in mixed.answer
 
@@ -153,16 +153,16 @@ def test_other_records_give_other_answers(records):
 def test_wrong_draws_break_the_instrument(records):
     broken = copy.deepcopy(records[0])
     broken.result["estimators"]["exact"][2]["z"] = 7.0
-    found = analyse([broken, *records[1:]])
+    found = findings_of([broken, *records[1:]])
     assert found.verdict == "broken_instrument"
     assert found.answer.startswith("No answer")
 
 
 def test_failed_cells_are_left_out_and_all_failed_is_an_error(records):
     failed = Record.of("agnb", batch_config("mlp"), {"status": "error", "message": "no luck"})
-    assert len(analyse([*records, failed]).populations) == 3
+    assert len(findings_of([*records, failed]).populations) == 3
     with pytest.raises(ValueError, match="no population was measured"):
-        analyse([failed])
+        findings_of([failed])
 
 
 def test_page_and_summary(records, tmp_path):

@@ -1,0 +1,56 @@
+"""Row lengths of captured steps against every choice there is."""
+
+import dataclasses
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_runs import opt
+
+from llm_bench.data.row_lengths import length_of, row_lengths
+from llm_bench.runs.environment import resolved
+from llm_bench.runs.session import Session
+
+NEEDS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 4)), min_size=1, max_size=12)
+
+
+def cost(needs, lengths, capture):
+    return sum(length_of(longest, lengths) * rows for longest, rows in needs) + capture * len(lengths)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(needs=NEEDS, capture=st.integers(0, 400))
+def test_no_other_lengths_cost_less(needs, capture):
+    found = row_lengths(needs, capture)
+    assert all(length_of(longest, found) in found for longest, _ in needs)
+    sizes = sorted({-(-longest // 8) * 8 for longest, _ in needs})
+    every = (
+        some for n in range(1, len(sizes) + 1) for some in itertools.combinations(sizes, n) if some[-1] == sizes[-1]
+    )
+    assert cost(needs, found, capture) == min(cost(needs, some, capture) for some in every)
+
+
+def test_a_capture_is_paid_by_what_it_saves():
+    needs = [(40, 16)] * 100 + [(64, 16)]
+    assert row_lengths(needs, 0) == (40, 64)
+    assert row_lengths(needs, 100 * 16 * 24 + 1) == (64,)
+
+
+def test_batches_of_a_captured_run_have_its_lengths(env):
+    """The shapes are those of the plan, whatever step comes first; without captured steps each batch has its own."""
+    plain = resolved(opt(steps=40, batch_size=6), env)
+    config = dataclasses.replace(plain, engine=True)
+    session = Session(config, env)
+    train = session.tokens(config).train
+
+    def length(config, rows):
+        return session.batch(config, rows)["input_ids"].shape[1]
+
+    rows = [list(range(start, start + 6)) for start in range(0, 42, 6)]
+    needs = [max(len(row) for i in some for row in train[i].rows) for some in rows]
+    assert [length(plain, some) for some in rows] == [-(-need // 8) * 8 for need in needs]
+    captured = {length(config, some) for some in rows}
+    (only,) = session._lengths.values()
+    assert len(only) == 1, "forty steps of a few tokens pay for one capture"
+    assert captured == set(only)
+    assert length(dataclasses.replace(config, row_length=200), rows[0]) == 200
