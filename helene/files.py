@@ -48,11 +48,6 @@ def write_whole(path: str | Path, write: Callable[[Path], object]) -> None:
             partial.unlink(missing_ok=True)
 
 
-def write_bytes(path: str | Path, data: bytes) -> None:
-    """`write_whole` of bytes."""
-    write_whole(path, lambda partial: partial.write_bytes(data))
-
-
 def write_folder(path: Path, write: Callable[[Path], object]) -> None:
     """Let a function fill a folder beside the target, which it then becomes; a target that is there stays as it is.
 
