@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help report test ledger bench bench-history
+.PHONY: help report test ledger kills bench bench-history
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ pytest/%: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q $*
 
 ledger: pytest/theory ## theory/ alone: the verdict on every claim
+
+kills: $(STAMP) ## 50 SIGKILLs of a sweep, each after some progress: none loses a record; about a minute
+	$(BIN)/python -m tests.lab.kills --kills 50
 
 bench: $(STAMP) ## every benchmark once, deterministic counts against the committed ones
 	@test -f $$HOME/.asv-machine.json || $(BIN)/asv machine --yes

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.files import write_text
+from helene.files import check_apart, write_text
 
 RECORDS = Path(__file__).parent / "records"
 COMMAND = "python -m llm_bench.claims"
@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=Path, default=RECORDS / "rows" / "small-causal-sst2.jsonl")
     parser.add_argument("--out", type=Path, default=RECORDS / "claims.jsonl")
     arguments = parser.parse_args(argv)
+    check_apart(arguments.out, arguments.rows)
     write_text(arguments.out, claims(arguments.rows.read_text(encoding="utf-8").splitlines()))
     return 0
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from helene.files import check_apart
 from llm_bench.cli import arguments as given
 
 _RUN = "llm/run"  # the experiment of runs that are made one by one
@@ -256,6 +257,8 @@ def profile(arguments: argparse.Namespace) -> int:
     from llm_bench.models.loading import check_device
 
     found: dict[str, Any]
+    if arguments.json is not None:
+        check_apart(arguments.json, getattr(arguments, "config", None))
     if arguments.shape:
         check_device(arguments.device)
         dtype = "bfloat16" if given.device_kind(arguments) == "cuda" else "float32"
@@ -293,9 +296,12 @@ def pages(arguments: argparse.Namespace) -> int:
 
 def sensitivity(arguments: argparse.Namespace) -> int:
     """Print the table of step sizes' sensitivity, or put it into a page."""
-    from helene.files import write_text
+    from helene.files import check_apart, write_text
     from llm_bench.report.sensitivity import put_between_marks, table_of
 
+    if arguments.write is not None:
+        for path in arguments.records:
+            check_apart(arguments.write, path)
     table = table_of(arguments.records)
     if arguments.write is None:
         print(table)

@@ -25,15 +25,15 @@ def encoded(model: LanguageModel, task: Task, examples: Sequence[Example]) -> li
     examples (and with them the rows and the template), and the code that encodes. A damaged file is made
     again; where none can be written, nothing is kept.
     """
-    path = cache_folder() / "tokens" / f"{key(model, task, examples)}.json"
+    name = f"{key(model, task, examples)}.json"
     with contextlib.suppress(OSError, ValueError):
-        digest, _, text = path.read_text(encoding="utf-8").partition("\n")
+        digest, _, text = (cache_folder() / "tokens" / name).read_text(encoding="utf-8").partition("\n")
         if digest == _digest(text):
             return [_read(entry) for entry in json.loads(text)]
     made = [encode.encode(model, task, example) for example in examples]
     with contextlib.suppress(OSError):
         text = json.dumps([vars(example) for example in made], separators=(",", ":"))
-        write_text(path, f"{_digest(text)}\n{text}")
+        write_text(cache_folder() / "tokens" / name, f"{_digest(text)}\n{text}")
     return made
 
 

@@ -169,3 +169,28 @@ def test_models_may_be_named():
         "gemma": "/x/y",
         "facebook/opt-125m": "facebook/opt-125m",
     }
+
+
+def test_demo_data_cut_short_are_made_again(tmp_path, monkeypatch):
+    """A kill while they are written leaves no folder that the next run takes for whole."""
+    from llm_bench.tiny import grammar
+
+    monkeypatch.setattr(demo, "tiny_model", lambda *_: tmp_path / "model")
+    monkeypatch.setattr(demo, "environment", lambda data, **_: data)
+    write, calls = grammar.write_data, []
+
+    def killed(folder):
+        calls.append(folder)
+        write(folder, sizes={"train": 2})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grammar, "write_data", killed)
+    with pytest.raises(KeyboardInterrupt):
+        demo.tiny_bench(get_preset("smoke"), tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
+    monkeypatch.setattr(grammar, "write_data", lambda folder: write(folder, sizes={"test": 2}))
+    data = demo.tiny_bench(get_preset("smoke"), tmp_path / "cache").env
+    assert (data / "sst2" / "test.jsonl").is_file()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match=r"cannot be written.*set HELENE_CACHE to another folder"):
+        demo.tiny_bench(get_preset("smoke"), tmp_path / "file" / "cache")
