@@ -206,8 +206,9 @@ def estimate(arguments: argparse.Namespace) -> int:
         runs = [r for c in here for r in tuning_runs(bench.preset, c, name, bench.device)]
         runs += [r for c in here for r in test_runs(bench.preset, c, name, bench.device, 1.0)]
         runs = [bench.with_settings(run) for run in runs]
+        without = {task for task in bench.preset.tasks[kind] if not _has_rows(kind, task, runs, bench.env)}
         found = expect(
-            [run for run in runs if _has_rows(run, bench.env)],
+            [run for run in runs if run.task not in without],
             sizes,
             records,
             lambda c: predict_run(c, bench.env.source(c.model)).total,
@@ -222,14 +223,17 @@ def estimate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _has_rows(run: Any, env: Any) -> bool:
-    """Whether the data folder has the run's rows; told once a task where it has not."""
+def _has_rows(kind: str, task: str, runs: list[Any], env: Any) -> bool:
+    """Whether the data folder has what a task's runs are drawn from; told where it has not."""
     from llm_bench.runs.environment import split_of
 
     try:
-        split_of(run, env)
+        for run in runs:
+            if run.task == task:
+                split_of(run, env)
+                break
     except (ValueError, FileNotFoundError) as err:
-        print(f"{run.task}: {err}", file=sys.stderr)
+        print(f"{kind} {task} is left out: {err}", file=sys.stderr)
         return False
     return True
 

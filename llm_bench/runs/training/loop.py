@@ -199,7 +199,7 @@ class Training:
     def evaluate_dev(self) -> Evaluation:
         """Dev as the run chooses by: generation tasks by their loss, since generating at every look would dominate."""
         scored = forwards_of(evaluate, self.config.products, self.session.model.device.type)
-        return scored(self.session.model, self.task, self.tokens.dev, generate=False)  # type: ignore[no-any-return]
+        return scored(self.session.model, self.task, self.tokens.dev, generate=False)
 
     def to_best(self) -> bool | None:
         """Put the weights of the best look at dev back.
