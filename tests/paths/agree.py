@@ -52,7 +52,7 @@ def refusal(case: Case, error: str) -> Verdict:
     kind = error.split(":")[0]
     if kind not in REFUSALS:
         return Verdict("disagreed", f"it breaks: {error[:300]}")
-    if not any(re.search(rf"\b{re.escape(word)}\b", error) for word in case.asked):
+    if not any(re.search(rf"(\b|Sharded){re.escape(word)}\b", error) for word in case.asked):
         return Verdict("disagreed", f"it refuses without naming what: {error[:300]}")
     return Verdict("refused", error)
 

@@ -41,7 +41,7 @@ def all_later(method: str) -> Case:
 
 
 def disturbed(method: str) -> Case:
-    """Parameters frozen and unfrozen, state saved and loaded into the same and into another optimizer."""
+    """Parameters frozen and unfrozen, state saved and loaded in the same and another optimizer; dtypes by turns."""
     events = (
         Event(3, "unfreeze", ("gain",)),
         Event(5, "reload", ("same",)),
@@ -50,7 +50,10 @@ def disturbed(method: str) -> Case:
         Event(10, "reload", ("itself",)),
         Event(11, "reload", ("bare",)),
     )
-    return replace(base(method), frozen=("gain",), events=events)
+    case = replace(base(method), frozen=("gain",), events=events)
+    dtype = ("float32", "bfloat16", "float64", "float16")[list(BASE).index(method) % 4]
+    narrow = {"rounding": "stochastic", "state_dtype": "8bit"} if dtype == "bfloat16" else {}
+    return replace(case, dtype=dtype, options={**case.options, **narrow})
 
 
 def left_out(case: Case) -> Iterator[tuple[str, Case]]:

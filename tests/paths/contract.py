@@ -94,7 +94,7 @@ def shows(row: Row) -> Verdict:
 
 
 def matters(case: Case, without: Case, path: str = "kernels") -> Verdict:
-    """Whether an option shows: two cases that differ in it differ by more than the path's rounding may hide, 4 times.
+    """Whether an option shows: two cases that differ in it differ by more than twice what the path's rounding may hide.
 
     A path that left the option out would then make the other case's run, and be found.
     """
@@ -103,5 +103,5 @@ def matters(case: Case, without: Case, path: str = "kernels") -> Verdict:
         return refusal(case, first.refused)
     if second.refused:
         return Verdict("agreed", "it cannot be left out")
-    found = differences(first, second, twins(case, path), 4.0)
+    found = differences(first, second, twins(case, path), 2.0)
     return Verdict("agreed", found[0]) if found else Verdict("disagreed", "it changes nothing")

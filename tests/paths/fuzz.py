@@ -36,7 +36,10 @@ def draw(rng: random.Random, path: str) -> Case:
         mine = {key: rng.choice(OTHER[key][:1]) for key in (*MODELLED[method][1], *SHARED) if rng.random() < 0.3}
         return Case(method, {**given, **mine, "seed": rng.randrange(1 << 64)})
     narrow = path in contract.INTERPRETED
-    method = rng.choice(FUSED if narrow and rng.random() < 0.9 else tuple(BASE))
+    first = rng.random() < (1.0 if path in ("torch", "model") else 0.1)  # what needs a gradient has other paths to go
+    method = rng.choice(
+        FUSED if narrow and rng.random() < 0.9 else [m for m in BASE if first or not Case(m).first_order]
+    )
     defaults, model = defaults_of(method), "odd" if narrow and rng.random() < 0.7 else rng.choice(("odd", "tied"))
     options = {**BASE[method], **_some(rng, defaults, rng.choice((0, 1, 2, 3)), narrow)}
     layers = 2 if model == "odd" else 3
@@ -59,7 +62,7 @@ def _some(rng: random.Random, defaults: dict[str, Any], count: int, narrow: bool
         key = rng.choice([k for k in COMMON if k in keys] if rng.random() < 0.4 else keys)
         if narrow and key in WHOLE[1:5] and rng.random() < 0.8:
             continue
-        found[key] = rng.choice(OTHER[key])
+        found[key] = rng.choice([v for v in OTHER[key] if not own or not callable(v) or rng.random() < 0.2])
     return found
 
 
@@ -77,7 +80,8 @@ def _events(
         if kind == "set":
             group = rng.randrange(groups) if groups and rng.random() < 0.5 else None
             for key, value in _some(rng, defaults, 1, narrow, own=group is not None).items():
-                yield Event(step, "set", (group, key, value))
+                if not (key == "state_dtype" or callable(value)) or rng.random() < 0.2:  # they are refused so late
+                    yield Event(step, "set", (group, key, value))
         elif kind == "reload":
             yield Event(step, "reload", (rng.choice(("same", "same", "bare", "itself", "narrow")),))
         else:
@@ -130,10 +134,13 @@ def shrink(case: Case, path: str, budget: int = 60) -> tuple[Case, Verdict]:
 def sweep(path: str, count: int, seed: int, say: Any = print, least: bool = True) -> tuple[Counter[str], list[str]]:
     """Run configurations on a path; the counts, and each kind of disagreement once."""
     rng, counts, found, seen = random.Random(f"{seed} {path}"), Counter[str](), [], set[str]()
+    refusals = Counter[str]()
     for i in range(count):
         case = draw(rng, path)
         verdict = contract.check(case, path)
         counts[verdict.kind] += 1
+        if verdict.kind == "refused":
+            refusals[_digest(verdict.text)] += 1
         if verdict.kind != "disagreed":
             continue
         if least and len(seen) < 30:
@@ -144,6 +151,8 @@ def sweep(path: str, count: int, seed: int, say: Any = print, least: bool = True
             seen.add(what)
             found.append(f"{path}: {case!r}\n    {verdict.text}")
             say(f"[{path} {i}] {case!r}\n    {verdict.text}")
+    for text, times in refusals.most_common(6):
+        say(f"    refused {times} times: {text}")
     return counts, found
 
 

@@ -69,15 +69,10 @@ def _loop(case: Case, options: dict[str, Any], problem: Any, x0: Tensor) -> Tens
 
 def _simulator(start: int) -> tuple[Any, Tensor, Any]:
     """The problem, where runs start, and a function that gives a run's gaps."""
-    from synthetic.starts import starts
-
     from synthetic.methods import METHODS
     from synthetic.problems import build
-
-    try:
-        from synthetic.simulation.simulator import simulate
-    except ImportError:
-        from synthetic.simulator import simulate
+    from synthetic.problems.starts import starts
+    from synthetic.simulation.simulator import simulate
 
     problem = build(PROBLEM)
     x0 = starts(problem, "coordinate", 1.0, [start])

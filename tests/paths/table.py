@@ -37,7 +37,7 @@ BASE: dict[str, dict[str, Any]] = {  # where what an option does shows within tw
     "SophiaG": {"lr": 0.01, "gamma": 0.05, "clip": 0.5, **CURVED},
 }
 for _name, _options in BASE.items():
-    if not Case(_name).first_order:
+    if not Case(_name).first_order and _name != "ForwardGrad":
         _options["eps"] = 0.05
 FUSED = "Helene", "MeZO", "ZOMomentum", "ZOSign", "ZOScalarSign", "ZOAdam", "ZOAdamW", "ZOLion"
 
@@ -59,7 +59,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "beta2": (0.8,),
     "interval": (2,),
     "gamma": (0.3,),
-    "floor": (1.5, *FLOORS),
+    "floor": (0.15, *FLOORS),
     "denominator_eps": (0.6,),
     "curvature": ("spsa_own_batch", "backprop", "sampled_labels", "none"),
     "bias_correction": (True,),

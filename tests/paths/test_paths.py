@@ -13,7 +13,7 @@ from tests.paths.cases import Case, Event
 from tests.paths.table import BASE, FUSED, OTHER, Row, base, defaults_of, rows
 
 CHEAP = (*contract.TO_THE_BIT, *contract.RANKED)
-SLICE = 12  # one row in so many, by its name
+SLICE = 24  # one row in so many, by its name
 ROWS = [row for row in rows() if zlib.crc32(str(row).encode()) % SLICE == 0]
 MAKERS = combined.all_at_first, combined.all_later, combined.disturbed
 interpreter = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
@@ -60,26 +60,24 @@ def test_a_path_runs_what_it_is_for(path: str) -> None:
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("method", BASE)
 def test_everything_at_once(method: str, make: Callable[[str], Case]) -> None:
-    """On two of the paths, by turns."""
-    first = turn((method, make.__name__), len(CHEAP))
-    for path in (CHEAP[first], CHEAP[first - 4]):
-        holds(make(method), path)
+    """On one of the paths, by turns."""
+    holds(make(method), CHEAP[turn((method, make.__name__), len(CHEAP))])
 
 
-@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("make", MAKERS[:2])
 @pytest.mark.parametrize("method", FUSED)
 def test_each_of_everything_shows(method: str, make: Callable[[str], Case]) -> None:
-    """So a path that leaves one out, or the kernels, make another run than plain torch does."""
+    """So a path that leaves one out, or the kernels, make another run than plain torch does; one in four here."""
     case = make(method)
     options = [o for o in combined.left_out(case) if o[0] != "state_dtype" or contract.reference(case).state]
-    for option, less in options[turn(method, 3) :: 3]:
+    for option, less in options[turn(method, 4) :: 4]:
         verdict = contract.matters(case, less)
         assert verdict.kind == "agreed", f"{option}: {verdict.text}"
 
 
-SLOW = [("kernels-replay", method, combined.all_at_first) for method in ("Helene", "MeZO", "ZOMomentum", "ZOAdam")]
+SLOW = [("kernels-replay", method, combined.all_at_first) for method in ("Helene", "MeZO", "ZOMomentum")]
 SLOW += [("kernels-replay", method, combined.all_later) for method in ("ZOSign", "ZOAdamW", "ZOLion")]
-SLOW += [("kernels", "Helene", combined.disturbed), ("graph", "Helene", combined.all_later)]
+SLOW += [("kernels", "Helene", combined.disturbed), ("graph", "MeZO", combined.all_later)]
 
 
 @interpreter
@@ -90,10 +88,9 @@ def test_everything_at_once_by_kernels(path: str, method: str, make: Callable[[s
 
 
 @interpreter
-@pytest.mark.parametrize("rule", OTHER["floor"][1:3], ids=["mean", "quantile"])
-def test_floors_that_follow_the_curvature_by_kernels(rule: object) -> None:
+def test_floors_that_follow_the_curvature_by_kernels() -> None:
     pytest.importorskip("triton")
-    holds(Case("Helene", {**BASE["Helene"], "floor": rule}, "odd"), "kernels-replay")
+    holds(Case("Helene", {**BASE["Helene"], "floor": OTHER["floor"][1]}, "odd"), "kernels-replay")
 
 
 @pytest.mark.parametrize("kind", ["nan", "steep"])
@@ -104,7 +101,7 @@ def test_a_step_that_is_not_finite_moves_nothing(path: str, kind: str) -> None:
 
 @pytest.mark.parametrize("path", [*CHEAP, "simulator"])
 def test_random_configurations(path: str) -> None:
-    counts, found = fuzz.sweep(path, 4, 0, say=lambda _: None, least=False)
+    counts, found = fuzz.sweep(path, 3, 0, say=lambda _: None, least=False)
     assert not found, "\n".join(found)
     assert counts["agreed"]
 
@@ -114,7 +111,7 @@ def test_a_path_that_ignores_an_option_is_found(path: str) -> None:
     method = ("Helene", "ZOAdam", "ZOLion", "ZOMomentum")[turn(path, 4)]
     case = combined.all_at_first(method)
     assert holds(case, path) == "agreed"
-    for option in sorted(set(case.asked) & {*OTHER} - {"lr"})[turn(path, 2) :: 2]:
+    for option in sorted(set(case.asked) & {*OTHER} - {"lr"})[turn(path, 3) :: 3]:
         assert contract.check(case, path, mutant=option).kind != "agreed", f"{option} can be left out"
 
 
