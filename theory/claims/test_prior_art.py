@@ -93,12 +93,12 @@ NOVEL = ledger.Claim(
 
 def _max_is_homogeneous(power: int = 1) -> bool:
     gamma, floor, gap = sympy.symbols("gamma lambda delta", positive=True)
-    ledger.both = ((floor + gap, floor), (floor - gap, floor))
+    both = ((floor + gap, floor), (floor - gap, floor))
     return all(
         sympy.simplify(
             (gamma**power * sympy.Max(a, b)).rewrite(sympy.Abs) - sympy.Max(gamma * a, gamma * b).rewrite(sympy.Abs)
         ) == 0
-        for a, b in ledger.both
+        for a, b in both
     )  # fmt: skip
 
 

@@ -150,7 +150,7 @@ def _look(search: Search, values: Mapping[str, Any]) -> tuple[Any, int]:
     return counterexample(
         lambda instance: search.sides(instance, **given),
         search.relation,
-        strategy=strategy,  # type: ignore[arg-type]
+        strategy=strategy,
         cases=search.cases,
         num_examples=search.num_examples,
     )
