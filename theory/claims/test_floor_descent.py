@@ -83,6 +83,14 @@ def _exact_curvature(sign: int = 1) -> bool:
     return bool(sympy.expand(bigger).is_positive) and bool(sympy.expand(equal).is_positive)
 
 
+def _floor_alone(share: int = 1) -> bool:
+    """γλ = (1 + s) ησ_max/2: (2/η)D − H ⪰ ((2/η)γλ − σ_max)I ≻ 0; s = 0, D = γλ: θ⁺ = −θ along the top eigenvector."""
+    top, eta, slack, theta = sympy.symbols("sigma eta s theta", positive=True)
+    enough = sympy.expand(2 / eta * (share + slack) * eta * top / 2 - top)
+    reflected = theta - eta * top * theta / (share * eta * top / 2)
+    return bool(enough.is_positive) and reflected == -theta
+
+
 DESCENT = ledger.Claim(
     id="FLOOR-descent",
     place="ours, of Algorithm 1, line 15",
@@ -115,6 +123,12 @@ DESCENT = ledger.Claim(
                     _exact_curvature,
                     {"sign": -1},
                 ),
+                ledger.Step(
+                    r"$\gamma\lambda > \frac12\eta\sigma_{\max}$ suffices without any h; at equality, with $\epsilon = "
+                    r"0$ and h below λ, the step along the top eigenvector only turns its sign.",
+                    _floor_alone,
+                    {"share": 2},
+                ),
             ),
         ),
         ledger.Search(
@@ -126,8 +140,8 @@ DESCENT = ledger.Claim(
         ),
     ),
     note=r"So the floor guards against curvature that is estimated too small: $\gamma\lambda > "
-    r"\eta\,\lambda_{\max}(H)/2$ is enough without any h. With h the exact diagonal of a coupled Hessian the bound "
-    r"shrinks to $2γ/ν$, ν the largest eigenvalue of $D_H^{-1/2} H D_H^{-1/2}$, up to $d$.",
+    r"\eta\,\lambda_{\max}(H)/2$ is enough without any h, equality is not. With h the exact diagonal of a coupled "
+    r"Hessian the bound shrinks to $2γ/ν$, ν the largest eigenvalue of $D_H^{-1/2} H D_H^{-1/2}$, up to $d$.",
 )
 
 

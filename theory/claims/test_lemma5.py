@@ -84,11 +84,16 @@ CLAIMS = (
                 target=ledger.Target.REPAIRED,
                 steps=(
                     identity(
-                        r"L2 and L3 for $R/2$: $\frac14\mu(\frac R2)^2 = \frac1{16}\mu R^2$ and $\frac12\mu\frac R2 = "
-                        r"\frac14\mu R$ (their sum, checked).",
-                        m * r**2 / 4 + m * r / 2,
-                        m * R**2 / 16 + m * R / 4,
-                        where={r: R / 2},
+                        r"L2 for $R/2$: $\frac14\mu(\frac R2)^2 = \frac1{16}\mu R^2$.",
+                        m * r**2 / 4,
+                        m * R**2 / 16,
+                        {r: R / 2},
+                    ),
+                    identity(
+                        r"L3 for $R/2$: $\frac12\mu\frac R2 = \frac14\mu R$.",
+                        m * r / 2,
+                        m * R / 4,
+                        {r: R / 2},
                     ),
                     by_hand(r"$H_t \preceq 2H$ implies $H_t^{-1} \succeq \frac12H^{-1}$."),
                     identity(

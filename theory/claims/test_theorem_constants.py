@@ -102,9 +102,9 @@ CLAIMS = (
                 target=ledger.Target.KINDEST,
             ),
         ),
-        note=r"True is T-maxd: $4\sqrt d\,g_0$ and a further $15.3\sqrt d$, $g_0 = \frac{L(\theta_0)-\min L}{\mu "
-        r"R^2}$. The 4 can't be lowered (theory/proofs/lower_bound.md). The witness has $g_0 = 2$ and would need "
-        r"$\frac72$ in place of 1.",
+        note=r"True is T-maxd: $4\sqrt d\,g_0$ and a further $15.3\sqrt d$, $g_0 = \frac{L(\theta_0)-\min L}{\mu R^2}$ "
+        r"(theory/proofs/separable_theorem.md, Corollary); 4 is exact (theory/proofs/lower_bound.md), and $15.3\sqrt "
+        r"d$ cannot go below $6\sqrt d$. The witness has $g_0 = 2$ and would need $\frac72$ in place of 1.",
     ),
     ledger.Claim(
         id="T-log",

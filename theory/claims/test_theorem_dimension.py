@@ -42,7 +42,7 @@ def _several(rng: Random) -> Several:
 
 
 def _needle(root: int, distance: fmpq) -> tuple[Layer, Number]:
-    """½‖θ‖² with d = root², R = 1, displaced in one coordinate; its target is where clipping ends."""
+    """½ Σ σ_j θ_j², d = root², R = 1, displaced in the flattest coordinate; its target is where clipping ends."""
     layer = Diagonal((Ramps(quadratic()),), (distance,), fmpq(1), idle=root**2 - 1)
     return layer, fmpq(1, 8 * root**2)
 
@@ -98,7 +98,7 @@ def _figure() -> str:
     counted = [run(*_needle(root, fmpq(1)))[0] for root in roots]
     return line_figure(
         [
-            Line("counted: ½‖θ‖², one coordinate at distance R (4√d − 2)", dimensions, counted),
+            Line("counted: ½ Σ σ_j θ_j², the flattest coordinate at distance R (4√d − 2)", dimensions, counted),
             Line("proved for every loss with this start", dimensions, [_bound_of_needle(root) for root in roots]),
             Line("linear in d", dimensions, [counted[0] * d / 4 for d in dimensions], style="dashed"),
         ],
@@ -173,7 +173,7 @@ CLAIMS = (
                         sympy.expand((s - t / 2) ** 2 - (s**2 - t * s)),
                     ),
                     by_hand("The layers apart; descent; growth; the last phase.", "T-sum", "L2", "L9", "L10", "T-log"),
-                    by_hand(r"In full in theory/proofs/gap_lemma.md and separable_theorem.md."),
+                    by_hand("In full in theory/proofs/far_phase.md and theory/proofs/separable_theorem.md, Corollary."),
                 ),
             ),
             ledger.Search(
@@ -204,9 +204,10 @@ CLAIMS = (
         answer="False: its O(d) is an upper bound; the same update needs O(√d) steps at a fixed gap in units of μR².",
         evidence=(
             ledger.Witness(
-                text=r"$L = \frac12\|\theta\|^2$, $R = 1$, start at distance 1 in one coordinate, until $G \le "
-                r"\frac1{8d}$, that is $|\theta_1| \le \frac1{2\sqrt d} = \lambda$: steps of $\frac1{4\sqrt d}$, so "
-                r"$4\sqrt d - 2$ of them. $d = 4$: 6; $d = 400$: 78, and not $100\cdot6 = 600$.",
+                text=r"$L = \frac12\sum_j\sigma_j\theta_j^2$, $1 = \sigma_1 < \sigma_2 < \dots$, so $V$ is no choice. "
+                r"$R = 1$, start at distance 1 in $\theta_1$, until $G \le \frac1{8d}$, that is $|\theta_1| \le "
+                r"\frac1{2\sqrt d} = \lambda$: steps of $\frac1{4\sqrt d}$, so $4\sqrt d - 2$ of them. $d = 4$: 6; "
+                r"$d = 400$: 78, and not $100\cdot6 = 600$.",
                 instance={"root": 20, "small_root": 2},
                 sides=_ratio,
                 recorded=(78, 600),
