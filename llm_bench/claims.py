@@ -18,6 +18,8 @@ from helene.files import check_apart, write_text
 RECORDS = Path(__file__).parent / "records"
 COMMAND = "python -m llm_bench.claims"
 SPEED = ("SPEED-20x", "SPEED-10x", "SPEED-2x")
+#: HELENE's variants by their floor; 1 is the one that Algorithm 1 is run with.
+FLOORS = {"0.9": "helene-floor-0.9", "1": "helene", "2": "helene-floor-2", "3": "helene-floor-3"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,9 +27,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=Path, default=RECORDS / "rows" / "small-causal-sst2.jsonl")
     parser.add_argument("--out", type=Path, default=RECORDS / "claims.jsonl")
+    parser.add_argument("--parts", type=Path, default=RECORDS / "rows" / "parts-causal-sst2.jsonl")
     arguments = parser.parse_args(argv)
     check_apart(arguments.out, arguments.rows)
-    write_text(arguments.out, claims(arguments.rows.read_text(encoding="utf-8").splitlines()))
+    check_apart(arguments.out, arguments.parts)
+    rows, parts = (path.read_text(encoding="utf-8").splitlines() for path in (arguments.rows, arguments.parts))
+    write_text(arguments.out, claims(rows) + floors(parts))
     return 0
 
 
@@ -49,6 +54,32 @@ def claims(lines: Sequence[str]) -> str:
     answer = f"on {where}, dev target {config['target']}: {told}."
     entry = {"verdict": "outside_hypotheses", "answer": answer, "command": COMMAND}
     return "".join(json.dumps({"claim": claim, **entry}) + "\n" for claim in SPEED)
+
+
+def floors(lines: Sequence[str]) -> str:
+    """The line of ABL-floor, from exported records of test runs of HELENE with several floors.
+
+    Raises:
+        ValueError: If a floor has no test run.
+    """
+    records = [json.loads(line) for line in lines]
+    runs = {floor: _test_runs(records, method) for floor, method in FLOORS.items()}
+    config = runs["1"][0]["config"]
+    told = "; ".join(f"floor {floor}: {_accuracies(tests)}" for floor, tests in runs.items())
+    where = f"{config['task']} ({config['kind']} {config['model']}, {config['tuning']} tuning, {config['steps']} steps)"
+    answer = f"on {where}, step sizes tuned, test accuracy in % by seed: {told} († as loaded: no step was better)."
+    entry = {"claim": "ABL-floor", "verdict": "outside_hypotheses", "answer": answer, "command": COMMAND}
+    return json.dumps(entry, ensure_ascii=False) + "\n"
+
+
+def _accuracies(runs: Sequence[dict[str, Any]]) -> str:
+    """The runs' accuracies; with a dagger where the model as loaded was the best on dev data."""
+    told = [(100 * run["result"]["test"]["metric"], run["result"]["best_step"]) for run in sorted(runs, key=_seed)]
+    return ", ".join(f"{accuracy:.1f}{'' if best_step else '†'}" for accuracy, best_step in told)
+
+
+def _seed(run: dict[str, Any]) -> int:
+    return int(run["config"]["seed"])
 
 
 def _test_runs(records: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any]]:
