@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from llm_bench.tables import paper as printed
+from llm_bench.protocol import paper_tables as printed
 
 from theory.sources import paper_numbers as exact
 
