@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help report test ledger bench bench-history
+.PHONY: help report test ledger kills bench bench-history
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 report: $(STAMP) ## measure the scaling laws on this machine, draw the committed GPU rows, write reports/index.html
 	$(BIN)/helene scaling --preset standard --out reports --jobs $(JOBS)
-	$(BIN)/python -m llm_bench.cli.committed_pages --out reports
+	$(BIN)/helene llm pages --out reports
 
 test: $(STAMP) ## everything: lint, types, unit tests, the ledger of claims, the docs' examples
 	$(BIN)/ruff check .
@@ -36,6 +36,9 @@ pytest/%: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q $*
 
 ledger: pytest/theory ## theory/ alone: the verdict on every claim
+
+kills: $(STAMP) ## 50 SIGKILLs of a sweep, each after some progress: none loses a record; about a minute
+	$(BIN)/python -m tests.lab.kills --kills 50
 
 bench: $(STAMP) ## every benchmark once, deterministic counts against the committed ones
 	@test -f $$HOME/.asv-machine.json || $(BIN)/asv machine --yes

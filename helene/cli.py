@@ -8,6 +8,7 @@ code (None is 0). A package is loaded only when its command, named like the entr
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -42,14 +43,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code (argparse itself exits with 2 on bad usage, 0 after help)."""
     words = list(sys.argv[1:] if argv is None else argv)
     traceback = "--traceback" in words
+    _mend_streams()
     words = [word for word in words if word != "--traceback"]
+    arguments: argparse.Namespace | None = None
     try:
+        _check_words(words)
         arguments = _parser(words).parse_args(words)
         return int(arguments.func(arguments) or OK)
     except KeyboardInterrupt:
         if traceback:
             raise
-        print("interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)
+        kept = getattr(arguments, "store", "") is not None
+        said = (
+            "what was finished is kept, the same command goes on from there" if kept else "nothing is kept: no --store"
+        )
+        print(f"interrupted; {said}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # whoever read our output has had enough; say nothing more, at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -60,11 +68,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _explain(err)
 
 
+def _mend_streams() -> None:
+    """Streams that are closed take what is said, and those of few characters write the others by their numbers."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # for as long as the process
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _check_words(words: Sequence[str]) -> None:
+    """Raise ValueError for a word that no page, record or message could name."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError as err:
+            raise ValueError(f"{os.fsencode(word)!r} is no UTF-8; rename the file or folder") from err
+
+
+def _shown(text: str) -> str:
+    """A name from a file, without what would steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def _explain(err: Exception) -> int:
     # By name: importing the store for this would cost every command line its start.
     bad_input = isinstance(err, ValueError | FileNotFoundError) or type(err).__name__ == "StoreError"
     said = str(err) if bad_input else f"{type(err).__name__}: {err} (--traceback shows where)"
-    print("helene: " + " ".join(said.split()), file=sys.stderr)
+    print("helene: " + _shown(" ".join(said.split())), file=sys.stderr)
     return BAD_USAGE if bad_input else FAILED
 
 
@@ -127,7 +159,7 @@ def _records_list(arguments: argparse.Namespace) -> int:
 
     with Store(arguments.store, read_only=True) as store:
         for name, count in store.experiments().items():
-            print(f"{count:8d}  {name}")
+            print(f"{count:8d}  {_shown(name)}")
     return OK
 
 
@@ -140,7 +172,7 @@ def _records_merge(arguments: argparse.Namespace) -> int:
             done = store.merge(source)
             print(f"{source}: {done.added} added, {done.same} already here, {done.replaced} errors replaced")
             for key in done.conflicts:
-                print(f"{source}: {key} has another result here; kept this store's", file=sys.stderr)
+                print(f"{source}: {_shown(key)} has another result here; kept this store's", file=sys.stderr)
             conflicts += len(done.conflicts)
     return FAILED if conflicts else OK
 

@@ -53,6 +53,10 @@ class Source:
         """Forwards of an estimate, a backward counted as two; ``pair`` are those of the step's own measurement."""
         return 0
 
+    def num_scalars(self, pair: int) -> int:
+        """How many scalars `measure` gives, if the step's own measurement gives so many."""
+        return 0
+
     def measure(self, optimizer: Base, closure: Closure, plan: StepPlan) -> tuple[list[float], Any]:
         """Evaluate what ĥ needs, leaving parameters alone: scalars for the recording, and a sample for `estimate`."""
         return [], None
@@ -81,6 +85,9 @@ class _OwnBatch(Source):
     uses_batch_size = needs_closure = needs_probes = True
 
     def forwards(self, pair: int) -> int:
+        return pair
+
+    def num_scalars(self, pair: int) -> int:
         return pair
 
     def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> tuple[list[float], Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import secrets
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +46,39 @@ def write_whole(path: str | Path, write: Callable[[Path], object]) -> None:
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def write_folder(path: Path, write: Callable[[Path], object]) -> None:
+    """Let a function fill a folder beside the target, which it then becomes; a target that is there stays as it is.
+
+    Raises:
+        OSError: If it cannot be written; nothing half made is left.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        write(partial)
+        partial.chmod(0o755)
+        partial.rename(path)
+    except OSError as err:
+        if not path.is_dir():  # else another process was faster
+            raise _told(path, err) from err
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_apart(output: str | Path, *inputs: str | Path | None) -> None:
+    """Raise ValueError if an output is one of the files that are read, by whatever name."""
+    for source in inputs:
+        if source is not None and _is_same(Path(output), Path(source)):
+            raise ValueError(f"{output} would be written over {source}, which is read; choose another file")
+
+
+def _is_same(a: Path, b: Path) -> bool:
+    try:
+        return a.samefile(b)
+    except OSError:  # one is not there
+        return a.resolve() == b.resolve()
 
 
 def _told(path: str | Path, err: Exception) -> OSError:

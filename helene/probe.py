@@ -81,7 +81,7 @@ class Probe:
         buffers = BufferWatch(self._model)
         loss, unperturbed, read = self._watched(closure, direction, radius)
         if self._transformed:
-            self._use_full_copies(self._transformed, "their module runs inside a transform of torch.func")
+            self._use_full_copies(sorted(self._transformed), "their module runs inside a transform of torch.func")
             loss, unperturbed, read = self._watched(closure, direction, radius)
         if unperturbed and self._by_module:
             self._use_full_copies(unperturbed, "read outside their own module's forward")
@@ -116,7 +116,7 @@ class Probe:
                     undo.hook(module, _pass_by)
                 torch.set_grad_enabled(False)
                 torch.clear_autocast_cache()
-                return scalar_loss(closure())
+                return self._run(closure)
             finally:
                 undo.run()
         finally:
@@ -148,13 +148,22 @@ class Probe:
                     self._check_held(module, owned)
                     swap.hook(undo, module, owned)
                 torch.clear_autocast_cache()  # it would hand the first probe's cast weights to the second
-                loss = scalar_loss(closure())
+                loss = self._run(closure)
             finally:
                 undo.run()
         finally:
             undo.run()
         torch.clear_autocast_cache()
         self.scratch.settle()
+        return loss
+
+    def _run(self, closure: Closure) -> Tensor:
+        """The closure's loss; raises ValueError if it writes to a parameter, where that can be seen."""
+        written = [target.tensor._version for target in self.targets]
+        loss = scalar_loss(closure())
+        changed = [i for i, target in enumerate(self.targets) if target.tensor._version != written[i]]
+        if changed:
+            raise ValueError(f"the closure changes parameters {self._names(changed)}; it must only return the loss")
         return loss
 
     def _check_held(self, module: nn.Module, owned: list[int]) -> None:

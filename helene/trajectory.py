@@ -15,9 +15,12 @@ its bit patterns, which a smooth schedule makes small.
 
 from __future__ import annotations
 
+import io
 import json
+import struct
 import warnings
 import zipfile
+import zlib
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,16 +148,39 @@ class Trajectory:
                 f"recorded on {self.header['device']}, replayed on {optimizer.device_class()}: equal but for rounding",
                 stacklevel=2,
             )
-        for group, constants in zip(optimizer.param_groups, self.header["layers"], strict=True):
-            group.update({name: floors.from_json(value) for name, value in constants.items() if name in group})
-        for i, scalars in enumerate(self.scalars[:steps]):
-            for (layer, name), values in self.changing.items():
-                optimizer.param_groups[layer][name] = values[i]
+        if len(optimizer.param_groups) != len(self.header["layers"]):
+            raise ValueError(
+                f"the trajectory has {len(self.header['layers'])} layers, the optimizer {len(optimizer.param_groups)}; "
+                "make the groups as they were"
+            )
+        before, count = [dict(group) for group in optimizer.param_groups], len(self) if steps is None else steps
+        try:
+            for group, constants in zip(optimizer.param_groups, self.header["layers"], strict=True):
+                group.update({name: floors.from_json(value) for name, value in constants.items() if name in group})
+            for i in range(count):
+                self._check_step(optimizer, i, step + i)
+        except BaseException:
+            for group, values in zip(optimizer.param_groups, before, strict=True):
+                group.update(values)
+            raise
+        for i, scalars in enumerate(self.scalars[:count]):
+            self._set(optimizer, i)
             plan = optimizer.plan(scheduled=False)
             if scalars:
                 optimizer.apply(plan, scalars)
             else:
                 optimizer.note(plan, [])  # its losses were not finite, and it moved nothing
+
+    def _set(self, optimizer: Base, number: int) -> None:
+        for (layer, name), values in self.changing.items():
+            optimizer.param_groups[layer][name] = values[number]
+
+    def _check_step(self, optimizer: Base, number: int, step: int) -> None:
+        """Raise ValueError unless a recorded step can be made, before any is."""
+        self._set(optimizer, number)
+        found, wanted = len(self.scalars[number]), optimizer.num_scalars_at(step)
+        if found not in (0, wanted):
+            raise ValueError(f"step {step} of the trajectory has {found} scalars, the method needs {wanted}")
 
     def save(self, path: str | Path) -> None:
         """Write a compressed ``.npz`` (the suffix is added if it is missing); it appears whole or not at all.
@@ -190,25 +216,61 @@ class Trajectory:
         """Read what `save` wrote.
 
         Raises:
-            ValueError: If it is no trajectory or of another format.
+            ValueError: If it is no trajectory, of another format, damaged, or holds what no run has recorded.
+            OSError: If it cannot be read.
         """
+        data = Path(path).read_bytes()
         try:
-            opened = np.load(path)
-        except (ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{path} is no trajectory: {error}") from error
-        with opened as file:
-            if "header" not in file or (header := json.loads(file["header"].tobytes())).get("format") != FORMAT:
-                raise ValueError(
-                    f"{path} is no trajectory of format {FORMAT}; it may come from another version of helene"
-                )
-            trajectory = cls({key: value for key, value in header.items() if key != "changing"})
-            flat = np.ascontiguousarray(file["scalars"].reshape(8, -1).T).view(np.float64).reshape(-1).tolist()
-            ends = [0, *np.cumsum(file["counts"]).tolist()]
-            trajectory.scalars = [flat[start:end] for start, end in pairwise(ends)]
-            for key, i in header["changing"].items():
-                layer, name = key.split(":", 1)
-                trajectory.changing[int(layer), name] = _undo_differences(file[f"column{i}"]).tolist()
+            with np.load(io.BytesIO(data)) as file:
+                header = json.loads(file["header"].tobytes()) if "header" in file else {}
+                if header.get("format") == FORMAT:
+                    return cls._of(header, file)
+        except _DAMAGED as error:
+            raise ValueError(
+                f"{path} is no trajectory: {' '.join(str(error).split()) or type(error).__name__}; it may be damaged, "
+                "take another copy"
+            ) from error
+        raise ValueError(f"{path} is no trajectory of format {FORMAT}; it may come from another version of helene")
+
+    @classmethod
+    def _of(cls, header: dict[str, Any], file: Any) -> Trajectory:
+        trajectory = cls({key: value for key, value in header.items() if key != "changing"})
+        flat = np.ascontiguousarray(file["scalars"].reshape(8, -1).T).view(np.float64).reshape(-1)
+        counts = file["counts"]
+        ends = [0, *np.cumsum(counts, dtype=np.int64).tolist()]
+        first, layers = header["first_step"], header["layers"]
+        _expect(counts.ndim == 1 and ends[-1] == len(flat), f"{len(flat)} scalars for {ends[-1]} counted")
+        _expect(bool(np.isfinite(flat).all()), "a scalar that is not finite")
+        _expect(type(first) is int and 1 <= first < (1 << 32) - len(counts), f"{first!r} as its first step")
+        _expect(isinstance(header["device"], str) and isinstance(header["identity"]["parameters"], list), "no identity")
+        for layer in layers:
+            for name, value in layer.items():
+                _expect(isinstance(value, _PLAIN) or name == "floor", f"{value!r} as {name} of a layer")
+                _expect(name not in ("params", "param_names", "step"), f"{name} of a layer")
+        trajectory.scalars = [flat[start:end].tolist() for start, end in pairwise(ends)]
+        for key, i in header["changing"].items():
+            layer, name = key.split(":", 1)
+            column = _undo_differences(file[f"column{int(i)}"])
+            _expect(len(column) == len(counts), f"{len(column)} values of {name} for {len(counts)} steps")
+            _expect(not np.isnan(column).any(), f"a {name} that is no number")
+            first_value = layers[int(layer)].get(name, 0.0)
+            _expect(int(layer) >= 0 and _is_number(first_value), f"{name} of layer {layer} as a number")
+            whole = isinstance(first_value, int) and bool((column == np.rint(column)).all())
+            trajectory.changing[int(layer), name] = [int(v) for v in column] if whole else column.tolist()
         return trajectory
+
+
+_PLAIN = (type(None), bool, int, float, str)
+# What numpy, zipfile, zlib and json raise over a damaged file, and the lookups here.
+_DAMAGED = (
+    ValueError, KeyError, IndexError, TypeError, AttributeError, EOFError, OSError, OverflowError, MemoryError,
+    NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error,
+)  # fmt: skip
+
+
+def _expect(met: bool, found: str) -> None:
+    if not met:
+        raise ValueError(f"it holds {found}")
 
 
 def _hyper(optimizer: Base, layer: int) -> dict[str, Any]:
@@ -253,6 +315,7 @@ def _differences(values: np.ndarray) -> np.ndarray:
 
 def _undo_differences(stored: np.ndarray) -> np.ndarray:
     order, *_ = flat = np.ascontiguousarray(stored.reshape(8, -1).T).view(np.int64).reshape(-1)
+    _expect(0 <= int(order) <= _ORDERS, f"a column of differences of order {order}")
     bits = flat[1:].copy()
     for k in range(int(order) - 1, -1, -1):
         bits[k:] = np.cumsum(bits[k:])

@@ -63,7 +63,8 @@ class Undo:
         self.note(last.remove)
         if before is not None:
             module._forward_pre_hooks[first.id] = before
-            module._forward_pre_hooks.move_to_end(first.id, last=False)
+            hooks: Any = module._forward_pre_hooks  # an OrderedDict, whatever torch declares
+            hooks.move_to_end(first.id, last=False)
         if after is not None:
             module._forward_hooks_always_called[last.id] = True
             module._forward_hooks[last.id] = after

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def scaling(arguments: argparse.Namespace) -> int:
     folder = arguments.out / "scaling"
     write_text(folder / ".writable", "")  # an unwritable folder must be known before the work, not after it
     (folder / ".writable").unlink()
-    facts = provenance(command.split())
+    facts = provenance(shlex.split(command))
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(folder / "records.sqlite"))
         executor, places, where = None, arguments.jobs, f"{arguments.jobs} idle cores"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -168,7 +169,9 @@ def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[PlannedCel
     else:
         most = block.get("max_d", math.inf)
         layers = [[[n, w]] for n in block["n"] for w in block["w"] if n * w <= most]
-    target = block.get("target", 0.5)
+    family, target = block["family"], block.get("target", 0.5)
+    if not isinstance(family, str) or not re.fullmatch(r"\w[\w .+-]*", family):
+        raise ValueError(f"family must be letters, digits and _ . + - (figures are named by it), got {family!r}")
     if not 0.0 < target < 1.0:
         raise ValueError(f"target must be in (0, 1), got {target!r}; it is a fraction of the gap at the start")
     for groups, start, method in itertools.product(layers, block["starts"], block["methods"]):
@@ -193,4 +196,4 @@ def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[PlannedCel
             "noise": noise_version,
         }
         kinds = (start["kind"], *(other["kind"] for other in block.get("stands_for", [])))
-        yield PlannedCell(config, block["family"], kinds, block.get("reason", ""))
+        yield PlannedCell(config, family, kinds, block.get("reason", ""))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from theory.ledger import book
+from theory.ledger import book, library
 from theory.ledger.claim import Claim
 from theory.ledger.ids import IDS
 from theory.ledger.judge import judge
@@ -53,7 +53,7 @@ class ClaimItem(pytest.Item):
     def runtest(self) -> None:
         """Runs the claim's evidence, keeps the record, fails where it differs from what is expected."""
         judgement = judge(self.claim)
-        module = self.path.relative_to(book.HERE.parent).as_posix()
+        module = self.path.relative_to(library.HERE.parent).as_posix()
         self.config.stash[RECORDS][self.claim.id] = book.record(judgement, module)
         if self.claim.figure is not None:
             self.config.stash[FIGURES][self.claim.id] = self.claim.figure
@@ -159,7 +159,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
             config.hook.pytest_deselected(items=drop)
         config.stash[PARTIAL] = True
         items[:] = keep
-    elif not config.stash[PARTIAL] and set(book.module_paths()) <= config.stash[MODULES]:
+    elif not config.stash[PARTIAL] and set(library.module_paths()) <= config.stash[MODULES]:
         missing = [id for id in IDS if id not in claims]
         items += [AbsentItem.from_parent(session, name=id, nodeid=f"theory/ledger/ids.py::{id}") for id in missing]
 

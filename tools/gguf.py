@@ -12,6 +12,7 @@ import torch
 
 from helene.files import write_whole
 from llm_bench.models.loading import DTYPES, quiet
+from llm_bench.models.saving import whole_folder
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "known_text.json")
 
@@ -63,13 +64,12 @@ def convert(gguf: Path, out: Path, tokenizer: Path | None = None, dtype: str = "
         model.hf_quantizer, model.is_quantized = None, False
         model = model.to(DTYPES[dtype])
         model.config.dtype = dtype
-        partial = out.with_name(out.name + ".partial")
-        model.save_pretrained(partial)
-        if tokenizer is None:
-            AutoTokenizer.from_pretrained(**source).save_pretrained(partial)
-        else:
-            copy_tokenizer(tokenizer, partial)
-    partial.replace(out)
+        with whole_folder(out) as partial:
+            model.save_pretrained(partial)
+            if tokenizer is None:
+                AutoTokenizer.from_pretrained(**source).save_pretrained(partial)
+            else:
+                copy_tokenizer(tokenizer, partial)
     return out
 
 

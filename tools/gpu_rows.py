@@ -26,7 +26,7 @@ from llm_bench.runs.config import UNTRAINED
 from llm_bench.runs.environment import environment
 from llm_bench.runs.training.stepper import engine_available
 from llm_bench.tasks.task import Kind
-from tools.packed_models import Recipe
+from tools.packed_models import ModelParts
 from tools.side_by_side import Claims, side_by_side
 
 # Of most value first: what a call has no time for is the least.
@@ -79,7 +79,7 @@ class Models:
         recipe: What models are made of.
     """
 
-    def __init__(self, arguments: argparse.Namespace, recipe: Recipe) -> None:
+    def __init__(self, arguments: argparse.Namespace, recipe: ModelParts) -> None:
         self.recipe = recipe
         self.names: dict[Kind, str] = {"causal": arguments.causal_name, "masked": arguments.masked_name}
         self.folders: dict[str, Path] = {}
@@ -242,9 +242,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _recipe(arguments: argparse.Namespace) -> Recipe:
+def _recipe(arguments: argparse.Namespace) -> ModelParts:
     names = ("keep", "data", "device", "parts", "sha256", "masked_parts", "head_steps", "head_seconds")
-    return Recipe(**{name: getattr(arguments, name) for name in names})
+    return ModelParts(**{name: getattr(arguments, name) for name in names})
 
 
 def export(store: Store, out: Path, known: Collection[str] = ()) -> None:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from llm_bench.data.folder import read_split, split_path
 from llm_bench.evaluation.preflight import write_known
-from llm_bench.models import loading
+from llm_bench.models import loading, saving
 from llm_bench.tasks import get_task, task_names
 from llm_bench.tasks.task import Sentence
 
@@ -108,12 +108,9 @@ def train_head(
             say(f"step {step + 1}: held-out loss {held:.2f}")
     held = _held_out(module, tokenizer, ids[:HELD_OUT], mask[:HELD_OUT], special, device)
     module.to("cpu").eval()
-    partial = out.with_name(out.name + ".partial")
-    with loading.quiet():
-        module.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
-    write_known(loading.wrap(module, tokenizer, "masked", out.name), partial)
-    partial.replace(out)
+    with saving.whole_folder(out) as partial:
+        saving.save(module, tokenizer, partial)
+        write_known(loading.wrap(module, tokenizer, "masked", out.name), partial)
     return held
 
 

@@ -37,7 +37,7 @@ MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ModelParts:
     """What models are made of.
 
     Attributes:

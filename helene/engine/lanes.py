@@ -180,13 +180,17 @@ def in_lane() -> bool:
     return getattr(_current, "lane", None) is not None
 
 
-def hook(undo: Undo, calls: tuple[Call, ...]) -> None:
+def hook(undo: Undo, model: nn.Module, calls: tuple[Call, ...]) -> None:
     """Until undone, the modules of a plan tell the lane that runs them.
 
-    Whoever else calls them would read one lane's copies, and is told so.
+    Whoever else calls the model would read one lane's copies, and is told so.
     """
     rows = {call.module for call in calls if call.rows}
     by_module = {call.module: call for call in calls}
+
+    def refuse(*_: Any) -> None:
+        if not in_lane():
+            raise RuntimeError(CALLED_ELSEWHERE)
 
     def before(module: nn.Module, args: Any) -> None:
         lane = getattr(_current, "lane", None)
@@ -200,6 +204,7 @@ def hook(undo: Undo, calls: tuple[Call, ...]) -> None:
         if lane is not None:
             lane.after(module, by_module[module], output)
 
+    undo.hook(model, refuse)
     for module in by_module:
         undo.hook(module, before, after)
 

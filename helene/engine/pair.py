@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from helene.directions import Target
 from helene.engine.copies import Copies
@@ -79,6 +80,7 @@ class Pair:
     """Evaluates a loss at theta + eps z and theta − eps z.
 
     Args:
+        model: The module that reads the parameters.
         targets: The trained parameters.
         copies: Their perturbed copies.
         workers: Two threads.
@@ -86,9 +88,14 @@ class Pair:
     """
 
     def __init__(
-        self, targets: Sequence[Target], copies: Copies, workers: tuple[Worker, Worker], streams: Streams
+        self,
+        model: nn.Module,
+        targets: Sequence[Target],
+        copies: Copies,
+        workers: tuple[Worker, Worker],
+        streams: Streams,
     ) -> None:
-        self.targets, self.copies, self.workers, self.streams = targets, copies, workers, streams
+        self.model, self.targets, self.copies, self.workers, self.streams = model, targets, copies, workers, streams
 
     def __call__(self, run: Callable[[], Any], watched: bool) -> tuple[Any, Any, list[ReadWatch]]:
         """Both losses, and what was seen of the parameters' reads (nothing unless ``watched``).
@@ -108,7 +115,7 @@ class Pair:
         undo.note(lambda: self._point_at(dict(enumerate(originals))))
         try:
             try:
-                hook(undo, self.copies.plan.calls)
+                hook(undo, self.model, self.copies.plan.calls)
                 for lane in lanes:
                     undo.note(lane.cancel)  # ahead of the hooks, which stop it
                 self._run(lanes)

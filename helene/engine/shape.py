@@ -112,13 +112,14 @@ class Shape:
 
     def _alone(self) -> tuple[Any, Any]:
         setting = self.setting
-        plus, minus, _ = Alone(setting.targets, self._ready(), setting.workers, setting.streams)(self._run, False)
+        alone = Alone(setting.model, setting.targets, self._ready(), setting.workers, setting.streams)
+        plus, minus, _ = alone(self._run, watched=False)
         return plus, minus
 
     def _attempt(self) -> tuple[Any, Any] | None:
         """Both losses, or None if the plan was found wrong; it has then been dropped."""
         setting = self.setting
-        pair = Pair(setting.targets, self._ready(), setting.workers, setting.streams)
+        pair = Pair(setting.model, setting.targets, self._ready(), setting.workers, setting.streams)
         try:
             plus, minus, watches = pair(self._run, watched=True)
         except Changed:

@@ -6,6 +6,7 @@ One file; no pickle is read. Tied parameters are stored once.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
     """Read a checkpoint into a model and an optimizer of the same kind.
 
     Raises:
-        ValueError: If it is no checkpoint of ours, or of another model, method or noise version; nothing is then
-            changed.
+        ValueError: If it is no checkpoint of ours, or of another model, method or noise version, or has weights that
+            are not finite; nothing is then changed.
     """
     try:
         opened = safe_open(path, framework="pt")
@@ -66,24 +67,46 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
             raise ValueError(f"{path} is of format {metadata.get('format')!r}, not {FORMAT!r}; it may be plain weights")
-        identity = json.loads(metadata["helene"])
-        optimizer.check_identity(identity, "checkpoint")
         targets = _model_tensors(model)
         stored = {key.removeprefix("model/"): key for key in file.keys() if key.startswith("model/")}
-        differing = sorted(set(stored) ^ set(targets))
-        if differing:
-            raise ValueError(f"{path} and the model do not both have {', '.join(differing[:3])}; build the same model")
-        state: dict[int, dict[str, Tensor]] = {}
-        for key in file.keys():
-            if key.startswith("state/"):
-                _, index, name = key.split("/", 2)
-                state.setdefault(int(index), {})[name] = file.get_tensor(key)
-        groups: list[dict[str, Any]] = json.loads(metadata["param_groups"])
-        groups = [{name: floors.from_json(value) for name, value in group.items()} for group in groups]
-        optimizer.load_state_dict({"state": state, "param_groups": groups, "helene": identity})
+        try:
+            identity = json.loads(metadata["helene"])
+            groups: list[dict[str, Any]] = json.loads(metadata["param_groups"])
+            groups = [{name: floors.from_json(value) for name, value in group.items()} for group in groups]
+            optimizer.check_identity(identity, "checkpoint")
+            _check_names(stored, targets)
+            for name, target in targets.items():
+                _check_tensor(name, file.get_tensor(stored[name]), target)
+            state: dict[int, dict[str, Tensor]] = {}
+            for key in file.keys():
+                if key.startswith("state/"):
+                    _, index, name = key.split("/", 2)
+                    state.setdefault(int(index), {})[name] = file.get_tensor(key)
+            optimizer.load_state_dict({"state": state, "param_groups": groups, "helene": identity})
+        except ValueError as err:
+            raise ValueError(f"{path}: {err}") from err
+        except (KeyError, TypeError, SafetensorError) as err:
+            raise ValueError(f"{path} is damaged: {type(err).__name__}: {err}; take an earlier checkpoint") from err
         with torch.no_grad():
             for name, key in stored.items():
                 targets[name].copy_(file.get_tensor(key))
+
+
+def _check_names(stored: Mapping[str, str], targets: Mapping[str, Tensor]) -> None:
+    differing = sorted(set(stored) ^ set(targets))
+    if differing:
+        raise ValueError(f"it and the model do not both have {', '.join(differing[:3])}; build the same model")
+
+
+def _check_tensor(name: str, found: Tensor, target: Tensor) -> None:
+    """Raise ValueError unless a stored tensor can take the place of the model's; buffers may hold infinities."""
+    if (found.shape, found.dtype) != (target.shape, target.dtype):
+        raise ValueError(
+            f"{name} is {found.dtype} of shape {tuple(found.shape)}, the model's {target.dtype} of "
+            f"{tuple(target.shape)}; build the same model"
+        )
+    if isinstance(target, nn.Parameter) and found.is_floating_point() and not bool(torch.isfinite(found).all()):
+        raise ValueError(f"{name} has weights that are not finite; take an earlier checkpoint")
 
 
 def _as_json(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,6 +28,15 @@ class HeleneTrainer(Trainer):
     """
 
     optimizer: Any
+    _parts: Sequence[Any] = ()  # micro-batches of the step to come
+    _hook: Any = None  # gives the optimizer its closure
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As in `transformers.Trainer`; what an interrupted run has kept for its next step is not this run's."""
+        self._parts = ()
+        if self._hook is not None:
+            self._hook.remove()
+        return super().train(*args, **kwargs)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Build the method over the model's layers, unless an optimizer was given.
@@ -61,11 +71,11 @@ class HeleneTrainer(Trainer):
             raise NotImplementedError("HeleneTrainer runs on one device; helene.engine is for several")
         if self.accelerator.scaler is not None:
             raise NotImplementedError("fp16=True scales gradients; use bf16=True or a model loaded in float16")
-        parts = [*getattr(self, "_parts", []), self._prepare_inputs(inputs)]
+        parts = [*self._parts, self._prepare_inputs(inputs)]
         if len(parts) < self.current_gradient_accumulation_steps:
             self._parts = parts
         else:
-            self._parts = []
+            self._parts = ()
             self._give_closure(model, parts, num_items_in_batch)
         return torch.zeros((), device=self.args.device)
 
@@ -82,10 +92,10 @@ class HeleneTrainer(Trainer):
             return torch.stack(losses).sum() if scaled else torch.stack(losses).mean()
 
         def inject(*_: Any) -> Any:
-            hook.remove()
+            self._hook.remove()
             return (optimizer, closure), {}
 
-        hook = optimizer.register_step_pre_hook(inject)
+        self._hook = optimizer.register_step_pre_hook(inject)
 
     def _maybe_log_save_evaluate(self, tr_loss: Tensor, *args: Any, **kwargs: Any) -> Any:
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)

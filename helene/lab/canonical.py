@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 FLOAT_TAG = "$float"
+_BITS = 13_287  # of 4,000 digits; Python refuses to read or write more than 4,300
 _FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -34,6 +35,8 @@ def plain(value: Any, where: str = "value") -> Any:
     if value is None or isinstance(value, bool | str):
         return str(value) if isinstance(value, str) else value
     if isinstance(value, int):
+        if value.bit_length() > _BITS:
+            raise ValueError(f"{where} is an integer of over 4,000 digits, which no reader takes; make it a float")
         return int(value)
     if isinstance(value, float):
         return float(value)

@@ -152,7 +152,7 @@ class _Worker:
     def __init__(self, run: Run) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, run), daemon=True)
+        self.process = context.Process(target=_work, args=(theirs, pickle.dumps(run)), daemon=True)
         with _one_thread_environment():
             self.process.start()
         theirs.close()
@@ -215,10 +215,14 @@ def _one_thread_environment() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _work(pipe: connection.Connection, run: Run) -> None:
-    """A worker's life: say that it is ready, then answer configs with outcomes until the pipe closes."""
+def _work(pipe: connection.Connection, pickled: bytes) -> None:
+    """A worker's life: say that it is ready, then answer configs with outcomes until the pipe closes.
+
+    Its function comes pickled, so that the parent is watched before the function's module is imported.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent alone decides
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    run: Run = pickle.loads(pickled)
     with contextlib.suppress(EOFError, OSError):
         pipe.send(None)
         while True:

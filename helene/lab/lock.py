@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -36,7 +37,7 @@ class FileLock:
             self._fd = self._try_once()
 
     def _try_once(self) -> int | None:
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)  # Windows lacks that
         try:
             if fcntl is not None:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,9 +46,9 @@ class FileLock:
                 os.close(fd)
                 return None
             os.ftruncate(fd, 0)
-            os.pwrite(fd, str(os.getpid()).encode(), 0)
+            os.write(fd, str(os.getpid()).encode())
         except BlockingIOError as err:
-            holder = os.pread(fd, 32, 0).decode(errors="replace") or "unknown"
+            holder = os.read(fd, 32).decode(errors="replace") or "unknown"
             os.close(fd)
             raise LockHeldError(holder) from err
         except OSError:
@@ -58,6 +59,9 @@ class FileLock:
     def release(self) -> None:
         """Give the lock up; harmless when called again."""
         if self._fd is not None:
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(PermissionError):  # Windows does not remove what is open
+                self.path.unlink(missing_ok=True)
             os.close(self._fd)
             self._fd = None
+            if fcntl is None:
+                self.path.unlink(missing_ok=True)

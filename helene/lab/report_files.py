@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from helene import files
 from helene.lab import canonical
@@ -117,27 +118,28 @@ def read_leaves(folder: Path) -> list[Leaf]:
             continue
         try:
             summary = canonical.loads(path.read_text(encoding="utf-8"))
-            leaves.append(Leaf(str(summary["title"]), str(summary["answer"]), page.relative_to(folder).as_posix()))
-        except (OSError, ValueError, KeyError, TypeError):
+            link = quote(page.relative_to(folder).as_posix())
+            leaves.append(Leaf(str(summary["title"]), str(summary["answer"]), link))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
     return leaves
 
 
 def _read_part(out: Path, part: Part) -> Part:
-    leaves = tuple(replace(leaf, link=f"{part.name}/{leaf.link}") for leaf in read_leaves(out / part.name))
+    leaves = tuple(replace(leaf, link=f"{quote(part.name)}/{leaf.link}") for leaf in read_leaves(out / part.name))
     return replace(_without_leaves(out, part), leaves=leaves)
 
 
 def _without_leaves(out: Path, part: Part) -> Part:
     path = out / part.name / "summary.json"
-    command = part.command.format(out=out.name or "reports")
+    command = part.command.format(out=shlex.quote(out.name or "reports"))
     if not path.is_file():
         return Part(part.name, part.title, _NOT_MADE, command)
-    link = f"{part.name}/index.html" if (path.parent / "index.html").is_file() else ""
+    link = f"{quote(part.name)}/index.html" if (path.parent / "index.html").is_file() else ""
     try:
         summary = canonical.loads(path.read_text(encoding="utf-8"))
         title, answer, command = (str(summary[name]) for name in ("title", "answer", "command"))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as err:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as err:
         broken = f"Its summary.json cannot be read ({type(err).__name__}); the command below makes it anew."
         return Part(part.name, part.title, broken, command, link=link)
     return Part(part.name, title, answer, command, made=True, link=link)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from helene.files import check_apart
 from helene.lab import canonical
 from helene.lab.lock import FileLock, LockHeldError
 from helene.lab.records import (
@@ -117,8 +118,18 @@ class Store:
             except sqlite3.OperationalError as err:
                 if not _named(err, "SQLITE_CANTOPEN", "SQLITE_READONLY"):
                     raise
+                self._check_whole()
                 self._connect("ro&immutable=1")  # nothing may be written here, so nobody writes
             self._connection.execute("PRAGMA query_only=ON")
+
+    def _check_whole(self) -> None:
+        """What a writer that was killed has left in the file beside is read by writing, which is not allowed here."""
+        beside = self.path.with_name(self.path.name + "-wal")
+        if beside.is_file() and beside.stat().st_size:
+            raise StoreError(
+                f"{self.path} has records in {beside.name}, which cannot be read where nothing may be written; copy "
+                "both files to a folder that you may write to"
+            )
 
     def _connect(self, mode: str) -> None:
         if self._db is not None:
@@ -145,17 +156,26 @@ class Store:
         db = self._connection
         application = db.execute("PRAGMA application_id").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
+        made = "SELECT count(*) FROM sqlite_master WHERE type IN ('view', 'trigger') OR sql LIKE 'CREATE VIRTUAL%'"
         empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if empty and application == 0 and not self.read_only:
             pragmas = f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"
             db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {pragmas} COMMIT;")
         elif application != APPLICATION_ID:
             raise StoreError(f"{self.path} is a database, but not a store of helene; choose another file")
+        elif db.execute(made).fetchone()[0]:
+            raise StoreError(f"{self.path} has views or triggers, which no store of helene has; choose another file")
         elif version != SCHEMA_VERSION:
             raise StoreError(
                 f"{self.path} has schema version {version}, this helene reads {SCHEMA_VERSION}; export it with the "
                 "helene that wrote it (helene records export) and merge the export into a new store"
             )
+
+    def _check_apart(self, path: str | os.PathLike[str]) -> None:
+        try:
+            check_apart(Path(path), *(self.path.with_name(self.path.name + end) for end in _BESIDE))
+        except ValueError as err:
+            raise StoreError(str(err)) from err
 
     def _as_store_errors(self) -> _StoreErrors:
         return _StoreErrors(self.path)
@@ -263,6 +283,7 @@ class Store:
             StoreError: If the file is neither, or a line of it is damaged (the message names the line).
         """
         source = Path(path)
+        self._check_apart(source)
         if _is_sqlite(source):
             with Store(source, read_only=True) as other:
                 incoming = other.records()
@@ -302,6 +323,7 @@ class Store:
             StoreError: If there is no such record, the file cannot be written, or it would pass 1 MiB, the most that
                 is committed as one file: the message says by which config entry to split.
         """
+        self._check_apart(path)
         records = [r for r in self.records(experiment) if matches(r.config, where)]
         asked = f"{experiment!r}{condition_in_words(where)}"
         if not records:
@@ -309,6 +331,9 @@ class Store:
             raise StoreError(f"{self.path} has no record of experiment {asked}; it holds experiments: {known}")
         write_jsonl(path, records, f"records of {asked}")
         return len(records)
+
+
+_BESIDE = ("", "-wal", "-shm", "-lock")  # what SQLite and the lock keep beside the file
 
 
 def _is_sqlite(path: Path) -> bool:

@@ -151,6 +151,19 @@ class Base(Layered):
         estimates = isinstance(rule, CurvatureRule) and rule.estimates_at(step)
         return forwards + (self.source.forwards(forwards) if estimates else 0)
 
+    def num_scalars_at(self, step: int) -> int:
+        """How many scalars a step measures, as groups are configured at this moment.
+
+        Raises:
+            ValueError: As `plan`.
+        """
+        rules, _, probing = self._described()
+        self._arrange(probing)
+        count = int(self.MEASUREMENT.num_scalars(probing, self.num_blocks))
+        rule = rules[0]
+        estimates = isinstance(rule, CurvatureRule) and rule.estimates_at(step)
+        return count + (self.source.num_scalars(count) if estimates else 0)
+
     @property
     def num_blocks(self) -> int:
         """Blocks of parameters that are probed one after the other."""

@@ -1,4 +1,4 @@
-"""``helene llm``: run, sweep, tune, table, figure, data fetch, profile, estimate, demo."""
+"""``helene llm``: its actions and their options."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ examples:
   helene llm sweep --preset small --model gemma=DIR --data DIR --store runs.sqlite --minutes 9
   helene llm tune --forwards 8000 --kind causal --task sst2 --model DIR --data DIR --store runs.sqlite
   helene llm run --config run.toml --set lr=1e-6 --model gemma=DIR --data DIR
+  helene llm measure engine --out DIR                                   the engine beside its rivals, on one GPU
 """
 
 
@@ -76,7 +77,7 @@ def add_commands(subparsers: Any) -> None:
     profile = actions.add_parser("profile", help="where a step's time goes, beside the least that each part takes")
     profile.add_argument("--shape", help="of a model with random weights, such as opt-1.3b, in place of a run's")
     profile.add_argument("--batch", default="16x64", help="with --shape: rows and tokens a row")
-    profile.add_argument("--method", default="mezo", choices=("mezo", "helene"), help="with --shape")
+    profile.add_argument("--method", nargs="+", default=["mezo"], choices=("mezo", "helene"), help="with --shape")
     profile.add_argument("--config", type=Path, help="a run's TOML file of settings")
     profile.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, over the file's")
     profile.add_argument("--steps", type=int, default=20, help="steps to look at, after some to warm up (default: 20)")
@@ -84,10 +85,52 @@ def add_commands(subparsers: Any) -> None:
     _where(profile, store=False, models=False)
     profile.set_defaults(func=do.profile)
 
+    measure = actions.add_parser("measure", help="records of what steps and evaluation cost on this machine")
+    _measure(measure.add_subparsers(dest="what", metavar="WHAT", required=True))
+    measure.set_defaults(func=do.measure)
+
+    pages = actions.add_parser("pages", help="the committed rows as pages; needs no GPU, models or data")
+    pages.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports (default: reports)")
+    pages.set_defaults(func=do.pages)
+
+    sensitivity = actions.add_parser("sensitivity", help="how forgiving each method's step size is, from records")
+    sensitivity.add_argument("records", type=Path, nargs="+", help="exported records")
+    sensitivity.add_argument("--write", type=Path, metavar="PAGE", help="put the table between the page's marks")
+    sensitivity.set_defaults(func=do.sensitivity)
+
     demo = actions.add_parser("demo", help="two minutes on a CPU: pretrain tiny models, tune them, write the page")
     demo.add_argument("--out", type=Path, default=Path("reports"))
     demo.add_argument("--jobs", type=int, default=2)
     demo.set_defaults(func=do.demo)
+
+
+def _measure(kinds: Any) -> None:
+    engine = kinds.add_parser("engine", help="the engine's step beside its floor and its rivals, on one GPU")
+    engine.add_argument("--parts", default="micro,overlap,table,memory,zero,profile")
+    engine.add_argument("--rounds", type=int, default=11)
+    parallel = kinds.add_parser("parallel", help="several GPUs of one host, each a process of torch.distributed.run")
+    parallel.add_argument("--rounds", type=int, default=9)
+    parallel.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    for parser in (engine, parallel):
+        parser.add_argument("--batches", default="16x64,16x256", help="rows and tokens a row")
+    harness = kinds.add_parser("harness", help="evaluation over pure forwards, a step outside forward and update")
+    harness.add_argument("--model", required=True, metavar="[NAME=]DIR", help="a causal model, for evaluation")
+    harness.add_argument("--data", type=Path, required=True, help="the data folder")
+    harness.add_argument("--device", default="cuda")
+    harness.add_argument("--steps", type=int, default=20)
+    products = kinds.add_parser("products", help="what TF32 and bfloat16 products change in c and in loss curves")
+    products.add_argument("--model", action="append", required=True, metavar="KIND=DIR", help="once a kind")
+    products.add_argument("--data", type=Path, required=True, help="the data folder")
+    products.add_argument("--device", default="cuda")
+    products.add_argument("--tasks", nargs="+", default=["causal/sst2:500:2", "causal/squad:200:1"])
+    products.add_argument("--products", nargs="+", default=["float32", "tf32"], help="float32 first")
+    products.add_argument("--directions", type=int, default=120)
+    products.add_argument("--names", nargs="+", default=[], metavar="KIND=NAME", help="of the models in the records")
+    products.add_argument("--random-models", action="store_true", help="models need not know English (tests)")
+    products.add_argument("--out", type=Path, required=True, help="folder of the records")
+    for parser in (engine, parallel, harness):
+        parser.add_argument("--out", type=Path, required=True, help="folder of the records")
+        parser.add_argument("--shape", default="opt-1.3b", help="of the model with random weights")
 
 
 def _where(parser: argparse.ArgumentParser, *, store: bool, models: bool = True) -> None:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from helene.files import check_apart
 from llm_bench.cli import arguments as given
 
 _RUN = "llm/run"  # the experiment of runs that are made one by one
@@ -79,14 +80,15 @@ def table(arguments: argparse.Namespace) -> int:
         details.cells_section(made, command),
         tables.facts_section(made),
     ]
-    _write(arguments, "table", f"Table {arguments.which}: {paper.title}", made, sections, command)
+    _write_page(arguments, "table", f"Table {arguments.which}: {paper.title}", made, sections, command)
     return 0
 
 
 def _memory(arguments: argparse.Namespace) -> int:
-    from helene.lab.provenance import provenance, public_command
+    from helene.lab.provenance import public_command
     from helene.lab.store import Store
     from llm_bench.cost import memory_sweep
+    from llm_bench.cost.memory_row import ROWS
     from llm_bench.models.loading import check_device
     from llm_bench.models.shapes import rows_and_tokens
     from llm_bench.protocol.execute import experiment
@@ -102,7 +104,7 @@ def _memory(arguments: argparse.Namespace) -> int:
         if not arguments.draw_only:
             memory_sweep.measure_all(
                 store,
-                memory_sweep.ROWS,
+                ROWS,
                 shapes,
                 batches,
                 device=arguments.device,
@@ -113,7 +115,7 @@ def _memory(arguments: argparse.Namespace) -> int:
     words = ["helene", "llm", "table", "memory", "--device", arguments.device, "--shapes", ",".join(shapes)]
     words += ["--batches", ",".join(batches), "--store", str(arguments.store)]
     command = public_command(words)
-    print(memory_page.write(arguments.out, records, runs, command, provenance(command)))
+    print(memory_page.write(arguments.out, records, runs, command))
     return 0
 
 
@@ -132,19 +134,18 @@ def figure(arguments: argparse.Namespace) -> int:
         tables.costs_section(made),
         details.cells_section(made, command),
     ]
-    _write(arguments, "figure", figures.TITLES[arguments.which], made, sections, command)
+    _write_page(arguments, "figure", figures.TITLES[arguments.which], made, sections, command)
     return 0
 
 
-def _write(arguments: argparse.Namespace, what: str, title: str, made: Any, sections: list[Any], command: str) -> None:
-    from helene.lab.provenance import provenance
+def _write_page(
+    arguments: argparse.Namespace, what: str, title: str, made: Any, sections: list[Any], command: str
+) -> None:
     from llm_bench.report import tables
 
-    said, name = provenance(command), f"{what}-{arguments.which}-{arguments.preset}"
+    name = f"{what}-{arguments.which}-{arguments.preset}"
     title = f"{title} (preset {arguments.preset})"
-    print(
-        tables.write(arguments.out, name, title=title, table=made, sections=sections, command=command, provenance=said)
-    )
+    print(tables.write(arguments.out, name, title=title, table=made, sections=sections, command=command))
 
 
 def tune(arguments: argparse.Namespace) -> int:
@@ -154,12 +155,13 @@ def tune(arguments: argparse.Namespace) -> int:
     from llm_bench.protocol.step_size_search import tune as search
     from llm_bench.runs import methods
     from llm_bench.runs.config import load
+    from llm_bench.runs.natural_step import natural_step_size
 
     env = given.environment(arguments)
     if arguments.tuning not in BASE_LR:
         raise ValueError(f"--tuning must be one of {', '.join(BASE_LR)}, got {arguments.tuning!r}")
     eps = EPS[arguments.kind, arguments.tuning] if methods.takes_eps(arguments.method) else "none"
-    natural = BASE_LR[arguments.tuning] * methods.get_method(arguments.method).lr_ratio
+    natural = natural_step_size(arguments.method, BASE_LR[arguments.tuning])
     settings = {
         "model": next(iter(env.models)),
         "kind": arguments.kind,
@@ -203,10 +205,10 @@ def estimate(arguments: argparse.Namespace) -> int:
         here = [c for c in cells(bench.preset) if c.kind == kind]
         runs = [r for c in here for r in tuning_runs(bench.preset, c, name, bench.device)]
         runs += [r for c in here for r in test_runs(bench.preset, c, name, bench.device, 1.0)]
-        runs = [bench.asked(run) for run in runs]
-        here = [run for run in runs if _has_rows(run, bench.env)]
+        runs = [bench.with_settings(run) for run in runs]
+        without = {task for task in bench.preset.tasks[kind] if not _has_rows(kind, task, runs, bench.env)}
         found = expect(
-            here,
+            [run for run in runs if run.task not in without],
             sizes,
             records,
             lambda c: predict_run(c, bench.env.source(c.model)).total,
@@ -221,14 +223,17 @@ def estimate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _has_rows(run: Any, env: Any) -> bool:
-    """Whether the data folder has the run's rows; told once a task where it has not."""
+def _has_rows(kind: str, task: str, runs: list[Any], env: Any) -> bool:
+    """Whether the data folder has what a task's runs are drawn from; told where it has not."""
     from llm_bench.runs.environment import split_of
 
     try:
-        split_of(run, env)
+        for run in runs:
+            if run.task == task:
+                split_of(run, env)
+                break
     except (ValueError, FileNotFoundError) as err:
-        print(f"{run.task}: {err}", file=sys.stderr)
+        print(f"{kind} {task} is left out: {err}", file=sys.stderr)
         return False
     return True
 
@@ -250,23 +255,65 @@ def profile(arguments: argparse.Namespace) -> int:
     """Print where a step's time goes."""
     import json
 
+    from helene.files import write_text
     from helene.lab.provenance import provenance
     from llm_bench.cost import step_profile
     from llm_bench.models.loading import check_device
 
+    found: dict[str, Any]
+    if arguments.json is not None:
+        check_apart(arguments.json, getattr(arguments, "config", None))
     if arguments.shape:
         check_device(arguments.device)
         dtype = "bfloat16" if given.device_kind(arguments) == "cuda" else "float32"
-        found = step_profile.shape_profile(
-            arguments.shape, arguments.batch, arguments.method, dtype, arguments.device, arguments.steps
-        )
+        place = (dtype, arguments.device, arguments.steps)
+        found = {m: step_profile.shape_profile(arguments.shape, arguments.batch, m, *place) for m in arguments.method}
+        for method, profiled in found.items():
+            print(f"{arguments.shape}, {arguments.batch}, {method}\n{step_profile.shown(profiled)}\n")
     else:
         if not arguments.model or arguments.data is None:
             raise ValueError("profile looks at a run's step: give it --model and --data, or --shape")
         found = step_profile.run_profile(*given.run(arguments), arguments.steps)
-    print(step_profile.shown(found))
+        print(step_profile.shown(found))
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"provenance": provenance(), **found}, indent=1))
+        write_text(arguments.json, json.dumps({"provenance": provenance(), **found}, indent=1))
+    return 0
+
+
+def measure(arguments: argparse.Namespace) -> int:
+    """Measure what this machine takes, and keep it as records."""
+    from llm_bench.cost import engine_table, harness, parallel, products
+
+    parts = {"engine": engine_table, "parallel": parallel, "harness": harness, "products": products}
+    return int(parts[arguments.what].main(arguments))
+
+
+def pages(arguments: argparse.Namespace) -> int:
+    """Draw the committed rows."""
+    from llm_bench.cli.committed_pages import draw_all
+
+    try:
+        return draw_all(arguments.out)
+    except OSError as err:
+        raise ValueError(str(err)) from err
+
+
+def sensitivity(arguments: argparse.Namespace) -> int:
+    """Print the table of step sizes' sensitivity, or put it into a page."""
+    from helene.files import check_apart, write_text
+    from llm_bench.report.sensitivity import put_between_marks, table_of
+
+    if arguments.write is not None:
+        for path in arguments.records:
+            check_apart(arguments.write, path)
+    table = table_of(arguments.records)
+    if arguments.write is None:
+        print(table)
+        return 0
+    try:
+        write_text(arguments.write, put_between_marks(arguments.write.read_text(encoding="utf-8"), table))
+    except (OSError, ValueError) as err:
+        raise ValueError(f"{arguments.write}: {err}") from err
     return 0
 
 

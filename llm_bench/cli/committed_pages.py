@@ -1,16 +1,14 @@
-"""The committed rows as pages: ``python -m llm_bench.cli.committed_pages``, which needs no GPU, models or data."""
+"""The committed rows as pages, drawn without a GPU, models or data."""
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from helene.cli import main as helene
 from helene.files import write_whole
-from helene.lab.store import Store, StoreError
+from helene.lab.store import Store
 
 RECORDS = Path(__file__).parents[1] / "records"
 PAGES = (  # the last is the part's main page
@@ -21,16 +19,18 @@ PAGES = (  # the last is the part's main page
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Put the records into one store and draw every page that they make; returns 1 where one cannot be drawn."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports (default: reports)")
-    out = parser.parse_args(argv).out
+def draw_all(out: Path) -> int:
+    """Put the records into one store and draw every page that they make; returns 1 where one cannot be drawn.
+
+    Args:
+        out: Folder of the reports.
+
+    Raises:
+        StoreError: If there are no records, as in a wheel.
+        OSError: If nothing can be written.
+    """
     path = out / "llm" / "committed.sqlite"
-    try:
-        write_store(path)
-    except (OSError, StoreError) as err:
-        parser.error(str(err))
+    write_store(path)
     failed = 0
     for what, which, preset in PAGES:
         words = ["llm", what, which, "--preset", preset, "--draw-only", "--store", str(path), "--out", str(out)]
@@ -39,12 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write_store(path: Path) -> None:
-    """Write a store of the committed records and no others.
-
-    Raises:
-        StoreError: If there are no records, as in a wheel.
-        OSError: If it cannot be written.
-    """
+    """Write a store of the committed records and no others; see `draw_all` for what it raises."""
     files = [*sorted((RECORDS / "rows").glob("*.jsonl")), RECORDS / "memory-h200.jsonl"]
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +48,3 @@ def write_store(path: Path) -> None:
             for file in files:
                 store.merge(file)
         write_whole(path, lambda partial: shutil.copyfile(made, partial))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from helene.files import write_folder, write_text
 from helene.lab.executors import ProcessExecutor
-from helene.lab.provenance import provenance
 from helene.lab.store import Store
 from llm_bench.models.fingerprint import cache_folder
 from llm_bench.protocol.execute import Bench, execute, experiment
@@ -24,13 +24,23 @@ from llm_bench.tiny.pretrain import Recipe, tiny_model
 def tiny_bench(preset: Preset, cache: Path | None = None, kinds: tuple[Kind, ...] = ("causal", "masked")) -> Bench:
     """A bench of the tiny models and the generated data, both made where the cache lacks them."""
     cache = cache or cache_folder()
+    _check_writable(cache)  # before a minute of pretraining
     folders = {kind: tiny_model(Recipe(kind), cache, _say) for kind in kinds}
-    data = cache / f"generated-{Recipe('causal').version}"
-    if not (data / "sst2" / "test.jsonl").is_file():
-        grammar.write_data(data)
+    data = cache / f"generated-{Recipe('causal').version}-whole"
+    if not data.is_dir():
+        write_folder(data, grammar.write_data)
     names: dict[Kind, str] = {kind: f"tiny {'OPT' if kind == 'causal' else 'RoBERTa'}" for kind in kinds}
     env = environment(data, models={names[kind]: str(folders[kind]) for kind in kinds}, pretrained=False)
     return Bench(preset, names, env)
+
+
+def _check_writable(cache: Path) -> None:
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        write_text(cache / ".writable", "")
+        (cache / ".writable").unlink()
+    except OSError as err:
+        raise ValueError(f"the cache {cache} cannot be written: {err}; set HELENE_CACHE to another folder") from err
 
 
 def demo(out: Path, store_path: Path | None = None, jobs: int = 1, preset: Preset | None = None) -> Path:
@@ -61,15 +71,8 @@ def demo_page(out: Path, bench: Bench, records: Any) -> Path:
         details.cells_section(table, "helene llm demo"),
         tables.facts_section(table),
     ]
-    return tables.write(
-        out,
-        "demo",
-        title="Fine-tuning on a CPU: a demo",
-        table=table,
-        sections=sections,
-        command="helene llm demo",
-        provenance=provenance("helene llm demo"),
-    )
+    title = "Fine-tuning on a CPU: a demo"
+    return tables.write(out, "demo", title=title, table=table, sections=sections, command="helene llm demo")
 
 
 def _say(text: str) -> None:

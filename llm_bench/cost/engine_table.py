@@ -1,4 +1,4 @@
-"""The engine's step beside its floor and its rivals, on one GPU: ``python -m llm_bench.cost.engine_table --out DIR``.
+"""The engine's step beside its floor and its rivals, on one GPU.
 
 Everything that is compared runs in one process, in turns; each time is a median with quartiles. Records go to
 ``DIR/engine.sqlite`` and, one line each, to ``DIR/engine.jsonl``.
@@ -10,10 +10,8 @@ import argparse
 import copy
 import gc
 import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,19 +35,12 @@ LR, EPS = 1e-7, 1e-3
 HELENE: dict[str, Any] = {"anneal_horizon": 10_000, "batch_size": 16, "interval": 10}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(arguments: argparse.Namespace) -> int:
     """Run the parts asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--model", default="opt-1.3b")
-    parser.add_argument("--batches", default="16x64,16x256")
-    parser.add_argument("--parts", default="micro,overlap,table,memory,zero,profile")
-    parser.add_argument("--rounds", type=int, default=11)
-    arguments = parser.parse_args(argv)
     parts = arguments.parts.split(",")
     arguments.out.mkdir(parents=True, exist_ok=True)
     with Store(arguments.out / "engine.sqlite") as store:
-        recorder = Recorder(store, arguments.model)
+        recorder = Recorder(store, arguments.shape)
         if "micro" in parts:
             recorder.put(
                 {"part": "micro"},
@@ -83,7 +74,7 @@ class Recorder:
 def table(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
     """Seconds of a step of each contestant at one batch shape, and the ratios of the engine's table."""
     batch = random_batch(rows, length)
-    base = build(arguments.model)
+    base = build(arguments.shape)
     quick = length > 64
     contestants: dict[str, Contestant] = {
         "two forwards": Contestant(CapturedForwards(lambda: language_loss(base, batch)))
@@ -152,10 +143,10 @@ def _adapted(module: Any, tuning: str, batch: dict[str, Tensor]) -> tuple[Contes
 
 def memory(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
     """Peak bytes that tensors take: one captured forward, and captured steps of MeZO and HELENE."""
-    peaks = {"inference": _peak(arguments.model, rows, length, None)}
+    peaks = {"inference": _peak(arguments.shape, rows, length, None)}
     for name, state_dtype in (("MeZO", ""), ("HELENE, bf16 state", "bfloat16"), ("HELENE, 8-bit state", "8bit")):
-        peaks[name] = _peak(arguments.model, rows, length, state_dtype)
-    size = num_parameters(arguments.model)
+        peaks[name] = _peak(arguments.shape, rows, length, state_dtype)
+    size = num_parameters(arguments.shape)
     result = {
         "peak_bytes": peaks,
         "MeZO / inference": peaks["MeZO"] / peaks["inference"],
@@ -196,7 +187,7 @@ def zero(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespa
     """How many bits of theta change in 1,000 steps at learning rate 0, in bf16 and fp16."""
     changed, losses = {}, {}
     for dtype in (torch.bfloat16, torch.float16):
-        model = build(arguments.model, dtype)
+        model = build(arguments.shape, dtype)
         batch = random_batch(rows, length)
         kept = [p.detach().clone() for p in model.parameters()]
         engine = Engine(model, MeZO(model.named_parameters(), lr=0.0, eps=EPS, model=model), language_loss)
@@ -219,7 +210,7 @@ def zero(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespa
 def profiles(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
     """Where the time of a step goes."""
     batch = random_batch(rows, length)
-    base = build(arguments.model)
+    base = build(arguments.shape)
     size = sum(p.numel() for p in base.parameters())
     steppers: dict[str, Callable[[], Any]] = {"two forwards": CapturedForwards(lambda: language_loss(base, batch))}
     for name in ("MeZO", "HELENE, bf16 state"):
@@ -249,6 +240,3 @@ def clean() -> None:
 
 
 PARTS = {"table": table, "memory": memory, "zero": zero, "profile": profiles}
-
-if __name__ == "__main__":
-    sys.exit(main())

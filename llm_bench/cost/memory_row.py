@@ -13,7 +13,7 @@ _HELENE = {"anneal_horizon": 10_000, "batch_size": 16, "interval": 1}
 
 
 @dataclass(frozen=True)
-class Row:
+class MemoryRow:
     """One way to tune a model.
 
     Attributes:
@@ -36,23 +36,23 @@ class Row:
 
 
 ROWS = (
-    Row("one forward (zero-shot)", printed="zero-shot"),
-    Row("MeZO", "MeZO", printed="mezo"),
-    Row("HELENE, 8-bit state", "Helene", state_dtype="8bit", printed="helene"),
-    Row("HELENE, bf16 state", "Helene", state_dtype="bfloat16", printed="helene"),
-    Row("HELENE, fp32 state", "Helene", printed="helene"),
-    Row("ZO-Adam, bf16 state", "ZOAdam", state_dtype="bfloat16"),
-    Row("LoRA, MeZO", "MeZO", "lora"),
-    Row("prefix, MeZO", "MeZO", "prefix"),
-    Row("prefix, FT Adam", "Adam", "prefix", printed="ft-prefix"),
-    Row("FT Adam, fp32 weights", "Adam", dtype="float32", printed="ft-full"),
-    Row("FT Adam, fp32 weights, checkpointing", "Adam", dtype="float32", checkpointing=True, printed="ft-full"),
-    Row("FT Adam, bf16 weights", "Adam", printed="ft-full"),
-    Row("FT Adam, bf16 weights, checkpointing", "Adam", checkpointing=True, printed="ft-full"),
+    MemoryRow("one forward (zero-shot)", printed="zero-shot"),
+    MemoryRow("MeZO", "MeZO", printed="mezo"),
+    MemoryRow("HELENE, 8-bit state", "Helene", state_dtype="8bit", printed="helene"),
+    MemoryRow("HELENE, bf16 state", "Helene", state_dtype="bfloat16", printed="helene"),
+    MemoryRow("HELENE, fp32 state", "Helene", printed="helene"),
+    MemoryRow("ZO-Adam, bf16 state", "ZOAdam", state_dtype="bfloat16"),
+    MemoryRow("LoRA, MeZO", "MeZO", "lora"),
+    MemoryRow("prefix, MeZO", "MeZO", "prefix"),
+    MemoryRow("prefix, FT Adam", "Adam", "prefix", printed="ft-prefix"),
+    MemoryRow("FT Adam, fp32 weights", "Adam", dtype="float32", printed="ft-full"),
+    MemoryRow("FT Adam, fp32 weights, checkpointing", "Adam", dtype="float32", checkpointing=True, printed="ft-full"),
+    MemoryRow("FT Adam, bf16 weights", "Adam", printed="ft-full"),
+    MemoryRow("FT Adam, bf16 weights, checkpointing", "Adam", checkpointing=True, printed="ft-full"),
 )
 
 
-def predict_row(row: Row, shape: str, batch: str) -> dict[str, int]:
+def predict_row(row: MemoryRow, shape: str, batch: str) -> dict[str, int]:
     """Peak bytes of a row by what holds them, without a GPU."""
     from llm_bench.models.step_memory import predict
 
@@ -62,13 +62,14 @@ def predict_row(row: Row, shape: str, batch: str) -> dict[str, int]:
     return predict(module, language_loss, tokens, factory).summary()
 
 
-def measure_row(row: Row, shape: str, batch: str) -> dict[str, Any]:
+def measure_row(row: MemoryRow, shape: str, batch: str) -> dict[str, Any]:
     """Peak bytes that tensors take on the GPU in a few steps of a row, from a loaded model on; in a fresh process."""
     import torch
 
     from helene.engine import Engine
     from helene.optimizers.first import FirstOrder
     from llm_bench.models.shapes import language_loss
+    from llm_bench.models.tuning import trained
 
     mode = ""
     try:
@@ -80,7 +81,7 @@ def measure_row(row: Row, shape: str, batch: str) -> dict[str, Any]:
             with torch.no_grad():
                 language_loss(module, tokens)
         else:
-            optimizer = factory(_trained(module))
+            optimizer = factory(trained(module))
             if isinstance(optimizer, FirstOrder):
                 for _ in range(STEPS):
                     optimizer.step(lambda: language_loss(module, tokens))
@@ -105,7 +106,7 @@ def measure_row(row: Row, shape: str, batch: str) -> dict[str, Any]:
     }
 
 
-def _set_up(row: Row, shape: str, batch: str, device: str) -> tuple[Any, Any, Any]:
+def _set_up(row: MemoryRow, shape: str, batch: str, device: str) -> tuple[Any, Any, Any]:
     """The module, a batch, and what makes the optimizer of given parameters (None for one forward)."""
     from llm_bench.models.live_bytes import fused_attention
     from llm_bench.models.loading import DTYPES, LanguageModel
@@ -151,10 +152,6 @@ def _checkpoint(module: Any) -> None:
     enable(options)
 
 
-def _trained(module: Any) -> list[tuple[str, Any]]:
-    return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-
-
 class Children:
     """Fresh processes, some of them started ahead: importing takes longer than measuring."""
 
@@ -172,7 +169,7 @@ class Children:
             connection.close()
             process.terminate()
 
-    def run(self, row: Row, shape: str, batch: str) -> dict[str, Any]:
+    def run(self, row: MemoryRow, shape: str, batch: str) -> dict[str, Any]:
         """The result of `measure_row` in a process that does nothing else."""
         self._start()
         process, connection = self.waiting.popleft()

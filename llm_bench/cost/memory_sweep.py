@@ -1,22 +1,18 @@
 """Peak bytes of each way to tune a model, measured in fresh processes beside what `models.step_memory` predicts.
 
-``python -m llm_bench.cost.memory_sweep --out DIR`` measures every row that fits the GPU; ``helene llm table memory``
-does the same and writes the page. Each row is kept as soon as it is there, and a second call goes on with the missing
-ones.
+``helene llm table memory`` calls it. Each row is kept as soon as it is there, and a second call goes on with the
+missing ones.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from llm_bench.cost.memory_row import NOT_TRIED, ROWS, STEPS, Children, Row, predict_row
+from llm_bench.cost.memory_row import NOT_TRIED, STEPS, Children, MemoryRow, predict_row
 
 EXPERIMENT = "memory"
 SHAPES = ("opt-1.3b", "opt-2.7b", "opt-6.7b", "opt-13b")
@@ -25,46 +21,14 @@ _PREDICTION_SECONDS = 0.5  # that a row of OPT's shapes takes without a GPU
 _AHEAD = 6  # processes that import while another measures
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure the rows that a store lacks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of memory.sqlite and memory.jsonl")
-    parser.add_argument("--known", type=Path, help="records of earlier calls, JSONL")
-    parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument("--batches", default=",".join(BATCHES))
-    parser.add_argument("--rows", help="names, separated by semicolons (default: all)")
-    parser.add_argument("--minutes", type=float, help="begin no row after this time")
-    parser.add_argument("--device", default="cuda")
-    arguments = parser.parse_args(argv)
-    from helene.lab.store import Store
-
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    rows = [row for row in ROWS if arguments.rows is None or row.name in arguments.rows.split(";")]
-    with Store(arguments.out / "memory.sqlite") as store:
-        if arguments.known is not None and arguments.known.is_file():
-            store.merge(arguments.known)
-        left = measure_all(
-            store,
-            rows,
-            arguments.shapes.split(","),
-            arguments.batches.split(","),
-            device=arguments.device,
-            minutes=arguments.minutes,
-            export=arguments.out / "memory.jsonl",
-        )
-    print(f"{left} rows left" if left else "all rows are there")
-    return 0
-
-
 def measure_all(
     store: Any,
-    rows: Sequence[Row],
+    rows: Sequence[MemoryRow],
     shapes: Sequence[str],
     batches: Sequence[str],
     *,
     device: str = "cuda",
     minutes: float | None = None,
-    export: Path | None = None,
     say: Callable[[str], Any] = print,
 ) -> int:
     """Predict every row, and measure those that the card has room for and the store lacks.
@@ -76,7 +40,6 @@ def measure_all(
         batches: Such as ``16x64``: rows and tokens a row.
         device: ``cuda``; on ``cpu`` rows are predicted only.
         minutes: Begin no row after this time.
-        export: JSONL file to write after each row.
         say: Told a line beforehand and one a row.
 
     Returns:
@@ -119,8 +82,6 @@ def measure_all(
             else:
                 result |= {"status": "reached", "message": "predicted only", "peak_bytes": None}
             store.put(Record.of(EXPERIMENT, config, result, origin))
-            if export is not None:
-                store.export_jsonl(export, EXPERIMENT)
             left -= 1
             peak = result["peak_bytes"]
             off = f"{peak / predicted['total'] - 1:+.1%}" if peak else ""
@@ -136,7 +97,7 @@ def _is_done(record: Any) -> bool:
     return record is not None and record.result["status"] != "error"
 
 
-def _config(row: Row, shape: str, batch: str, card: Mapping[str, Any] | None) -> dict[str, Any]:
+def _config(row: MemoryRow, shape: str, batch: str, card: Mapping[str, Any] | None) -> dict[str, Any]:
     return {**asdict(row), "model": shape, "batch": batch, "device": card["name"] if card else "none", "steps": STEPS}
 
 
@@ -149,7 +110,3 @@ def _card(device: str) -> dict[str, Any] | None:
         raise ValueError(f"device {device!r} was asked for, but torch sees no CUDA device; with cpu rows are predicted")
     found = torch.cuda.get_device_properties(device)
     return {"name": found.name, "bytes": found.total_memory}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

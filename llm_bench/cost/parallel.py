@@ -1,6 +1,6 @@
 """Several GPUs of one host: data parallel, and one model spread over two cards.
 
-``python -m torch.distributed.run --nproc-per-node 2 -m llm_bench.cost.parallel --out DIR``
+``python -m torch.distributed.run --nproc-per-node 2 -m llm_bench.cli measure parallel --out DIR``
 
 First each rank alone, then all together: the throughput at a fixed batch per card, and the same trajectory as one rank
 with the whole batch, whole models and sharded ones. Then rank 0 puts the halves of a model on two cards: the same
@@ -13,11 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,15 +39,8 @@ TRAJECTORY_LR = 1e-3
 LOSS_LIMIT, THETA_LIMIT = 2e-5, 1.3e-3
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(arguments: argparse.Namespace) -> int:
     """Run on every rank; rank 0 writes. Returns 1 where a trajectory is not the same."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--model", default="opt-1.3b")
-    parser.add_argument("--batches", default="16x64,16x256")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    arguments = parser.parse_args(argv)
     rank, size = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", rank) if arguments.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
@@ -95,7 +85,7 @@ def _write(arguments: argparse.Namespace, device: torch.device, results: list[tu
     origin = provenance()
     with Store(arguments.out / "parallel.sqlite") as store:
         for config, result in results:
-            model = (arguments.model, "bfloat16") if config["part"] == "throughput" else ("opt-tiny", "float32")
+            model = (arguments.shape, "bfloat16") if config["part"] == "throughput" else ("opt-tiny", "float32")
             whole = {
                 "model": model[0],
                 "dtype": model[1],
@@ -218,7 +208,7 @@ def _move(device: torch.device, module: nn.Module, args: Any, kwargs: Any) -> An
 
 
 def _seconds(arguments: argparse.Namespace, shape: tuple[int, ...], rank: int) -> float:
-    model = build(arguments.model)
+    model = build(arguments.shape)
     batch = random_batch(shape[0], shape[1], seed=rank)
     engine = Engine(model, MeZO(model.named_parameters(), lr=LR, eps=EPS, model=model), language_loss)
     if dist.is_initialized():
@@ -231,7 +221,3 @@ def _seconds(arguments: argparse.Namespace, shape: tuple[int, ...], rank: int) -
     del model, engine, step
     clean()
     return seconds
-
-
-if __name__ == "__main__":
-    sys.exit(main())

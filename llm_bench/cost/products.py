@@ -1,7 +1,7 @@
 """What TF32 and bfloat16 products change: c along the same directions, and loss curves from the same seeds.
 
-``python -m llm_bench.cost.products --model causal=DIR --data DIR --out DIR`` writes a record a precision and task, each
-as soon as it is measured: how c differs from float32's, and runs of MeZO.
+``helene llm measure products`` writes a record a precision and task, each as soon as it is measured: how c
+differs from float32's, and runs of MeZO.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from llm_bench.models.loading import check_device
 from llm_bench.runs import methods
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.environment import Environment, environment, resolved
-from llm_bench.runs.products import PRODUCTS, matmuls
+from llm_bench.runs.products import matmuls
 from llm_bench.runs.run import run
 from llm_bench.runs.session import session
 from llm_bench.runs.training.stepper import engine_available, make_stepper
@@ -92,19 +92,8 @@ def difference(found: Sequence[float], exact: Sequence[float]) -> dict[str, floa
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(arguments: argparse.Namespace) -> int:
     """Measure; returns 0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", action="append", required=True, metavar="KIND=DIR", help="once a kind")
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tasks", nargs="+", default=["causal/sst2:500:2", "causal/squad:200:1"])
-    parser.add_argument("--products", nargs="+", default=["float32", "tf32"], choices=PRODUCTS, help="float32 first")
-    parser.add_argument("--directions", type=int, default=120)
-    parser.add_argument("--names", nargs="+", default=[], metavar="KIND=NAME", help="of the models in the records")
-    parser.add_argument("--random-models", action="store_true", help="models need not know English (tests)")
-    arguments = parser.parse_args(argv)
     check_device(arguments.device)
     arguments.out.mkdir(parents=True, exist_ok=True)
     folders, names = (dict(word.split("=", 1) for word in words) for words in (arguments.model, arguments.names))
@@ -154,7 +143,3 @@ def _put(store: Store, out: Path, config: dict[str, Any], result: dict[str, Any]
     shown = {k: v for k, v in result.items() if k in ("rms", "mean_difference", "rms_difference", "correlation")}
     shown = shown or {"dev_loss": result.get("curve", {}).get("dev_loss"), "seconds": result.get("training_seconds")}
     print(config["task"], config["products"], config["seed"], shown, flush=True)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

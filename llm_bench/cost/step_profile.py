@@ -1,50 +1,25 @@
 """Where a step's time goes, by name, beside the least that each part takes: of a run's step or of a published shape's.
 
-``helene llm profile`` shows it; ``python -m llm_bench.cost.step_profile --shape opt-1.3b`` does for a machine without
-the command. On a GPU the device's own record is read, elsewhere the host's clock around each part.
+On a GPU the device's own record is read, elsewhere the host's clock around each part.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from helene.lab.provenance import provenance
-from llm_bench.cost.timeline import HostTimers, account, floors, kernels, profile, table
+from llm_bench.cost.timeline import HostTimers, account, kernels, profile, table
+from llm_bench.cost.timing import seconds_of
+from llm_bench.runs.training.checkpoint import Folder
+from llm_bench.runs.training.loop import Training
 
 _SAMPLE = 1 << 26  # elements drawn at a time on a GPU: they take longer than the launch
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Profile the step of a shape."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="opt-1.3b", help="model with random weights")
-    parser.add_argument("--batch", default="16x64", help="rows and tokens a row")
-    parser.add_argument("--method", default="mezo,helene", help="mezo or helene (state in bfloat16)")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="file for all numbers")
-    arguments = parser.parse_args(argv)
-    found: dict[str, Any] = {"provenance": provenance()}
-    for method in arguments.method.split(","):
-        found[method] = shape_profile(
-            arguments.shape, arguments.batch, method, arguments.dtype, arguments.device, arguments.steps
-        )
-        print(f"{arguments.shape}, {arguments.batch}, {method}\n{shown(found[method])}\n", flush=True)
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(found, indent=1))
-    return 0
 
 
 def shown(found: dict[str, Any]) -> str:
@@ -90,8 +65,6 @@ def run_profile(config: Any, env: Any, steps: int = 20) -> dict[str, Any]:
         Also ``batch_seconds``, of making a batch, and ``share_outside``, what of the step that adds.
     """
     from llm_bench.runs.session import session
-    from llm_bench.runs.training.checkpoint import Folder
-    from llm_bench.runs.training.loop import Training
 
     opened = session(config, env)
     timers, training = HostTimers(), Training(config, opened, Folder(None, ""))
@@ -100,25 +73,32 @@ def run_profile(config: Any, env: Any, steps: int = 20) -> dict[str, Any]:
     target.loss = timers.wrap("forward", loss)
     if hasattr(target, "_setting"):
         target._setting.loss = target.loss
-    rows = [training.stream.rows(t) for t in range(1, steps + 4)]
-    batches = [opened.batch(config, r) for r in rows]
-    turns = iter(range(1 << 30))
-
-    def make() -> None:
-        stepper.step(opened.batch(config, rows[next(turns) % len(rows)]), training._other_batch)
-
-    def ready() -> None:
-        stepper.step(batches[next(turns) % len(rows)], training._other_batch)
-
+    make, ready, batch = step_calls(training, steps)
     module, device = opened.model.module, opened.model.device
     for _ in range(4):
         make()
-    with_batches, without = (_seconds(call, steps, device) for call in (make, ready))
+    with_batches, without = (seconds_of(call, device, steps) for call in (make, ready))
     engine = target if hasattr(target, "_setting") else None
-    found = step_account(ready, training.optimizer, module, loss, batches[0], timers, engine, steps)
-    making = _seconds(lambda: opened.batch(config, rows[0]), steps, device)
+    found = step_account(ready, training.optimizer, module, loss, batch, timers, engine, steps)
+    making = seconds_of(lambda: opened.batch(config, training.stream.rows(1)), device, steps)
     outside = max(0.0, 1.0 - without / with_batches)
     return {"method": config.method, **found, "batch_seconds": making, "share_outside": outside}
+
+
+def step_calls(training: Training, steps: int) -> tuple[Callable[[], Any], Callable[[], Any], Any]:
+    """A run's step with its batch made, the same with batches made beforehand, and the first batch; each goes round."""
+    rows = [training.stream.rows(t) for t in range(1, steps + 4)]
+    batches = [training.session.batch(training.config, r) for r in rows]
+    turns = itertools.count()
+
+    def make() -> None:
+        batch = training.session.batch(training.config, rows[next(turns) % len(rows)])
+        training.stepper.step(batch, training._other_batch)
+
+    def ready() -> None:
+        training.stepper.step(batches[next(turns) % len(rows)], training._other_batch)
+
+    return make, ready, batches[0]
 
 
 def step_account(
@@ -203,12 +183,14 @@ def _floors(
     copied = _copied(engine, targets) if engine is not None else size
     bandwidth = _bandwidth(device)
     state = 2.0 * optimizer.state_bytes() / size
-    least = floors(size, copied, 0, state, bandwidth, 1.0, width)
-    least["forward"] = forwards * _forward_seconds(module, loss, batch, device, captured=engine is not None)
     draws = (1 if device.type == "cuda" and engine is not None else 2) * copied + size
-    name = "noise" if device.type != "cuda" else "noise (within copies and update)"
-    least[name] = draws * _draw_seconds(device)
-    return least
+    noise = "noise" if device.type != "cuda" else "noise (within copies and update)"
+    return {
+        "forward": forwards * _forward_seconds(module, loss, batch, device, captured=engine is not None),
+        "copies": 3 * width * copied / bandwidth,  # read once, written twice
+        "update": (2 * width + state) * size / bandwidth,
+        noise: draws * _draw_seconds(device),
+    }
 
 
 def _copied(engine: Any, targets: Sequence[Any]) -> int:
@@ -262,32 +244,11 @@ def _draw_seconds(device: torch.device) -> float:
     return _least(lambda: noise.normal(1, 1, 0, 1, 0, count, device), 10, device) / count
 
 
-def _seconds(call: Callable[[], Any], times: int, device: torch.device) -> float:
-    """Seconds of a call, the device waited for; the first is not counted."""
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    for _ in range(times):
-        call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return (time.perf_counter() - start) / times
-
-
 def _least(call: Callable[[], Any], times: int, device: torch.device, together: int = 1) -> float:
     """Seconds of a call in the quickest of some samples, of several calls each: what a floor is."""
-
-    def sample() -> None:
-        for _ in range(together):
-            call()
-
-    return min(_seconds(sample, 1, device) for _ in range(times)) / together
+    call()
+    return min(seconds_of(call, device, together) for _ in range(times))
 
 
 def _name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-if __name__ == "__main__":
-    sys.exit(main())

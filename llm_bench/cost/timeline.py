@@ -176,27 +176,6 @@ def kernels(intervals: Sequence[Interval], steps: int, most: int = 12) -> list[d
     return [{"name": n[:120], "role": role(n), "seconds": s, "launches": count} for n, (s, count) in ranked]
 
 
-def floors(
-    num_parameters: int, copied: int, tokens: int, state_bytes: float, bandwidth: float, rate: float, width: int = 2
-) -> dict[str, float]:
-    """The least seconds of each part of a step.
-
-    Args:
-        num_parameters: Parameters that are trained and used in products.
-        copied: Parameters copied in a step (read once, written twice).
-        tokens: Tokens of a batch.
-        state_bytes: Bytes of state read and written for a parameter in an update.
-        bandwidth: Bytes a second of a device-to-device copy, read and write counted.
-        rate: Operations a second of a large product.
-        width: Bytes of a parameter.
-    """
-    return {
-        "forward": 2 * 2 * num_parameters * tokens / rate,
-        "copies": 3 * width * copied / bandwidth,
-        "update": (2 * width + state_bytes) * num_parameters / bandwidth,
-    }
-
-
 def table(accounted: dict[str, Any], least: dict[str, float]) -> str:
     """The account as lines of text; floors that stand for no part of their own come last."""
     step = accounted["step_seconds"]

@@ -1,4 +1,4 @@
-"""Timing several contestants in one process, in turns, with device events: medians and quartiles."""
+"""Seconds of calls: one alone, or several contestants in turns with device events, as medians and quartiles."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+
+from llm_bench.runs.meters import Stopwatch
+
+
+def seconds_of(call: Callable[[], Any], device: torch.device, times: int = 1) -> float:
+    """Seconds of a call, the mean of some in a row, the device waited for at both ends."""
+    watch = Stopwatch(device)
+    with watch.running():
+        for _ in range(times):
+            call()
+    return watch.seconds / times
 
 
 class Contestant(NamedTuple):

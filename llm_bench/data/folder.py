@@ -16,7 +16,6 @@ from typing import Any
 from llm_bench.tasks.task import Labels, Task
 
 SUFFIXES = (".jsonl", ".parquet")
-SPLITS = ("train", "validation", "test")
 
 
 def read_split(folder: Path, task: Task, split: str) -> list[dict[str, Any]]:
@@ -84,11 +83,26 @@ def fingerprint(rows: Sequence[Mapping[str, Any]]) -> str:
     return digest.hexdigest()[:16]
 
 
+def _text(value: Any, where: str) -> Any:
+    """A value of a Parquet file, its bytes as the text that some writers store as BINARY."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as err:
+            raise ValueError(f"{where} is bytes that are no UTF-8 text; store the column as strings") from err
+    if isinstance(value, list):
+        return [_text(entry, where) for entry in value]
+    if isinstance(value, dict):
+        return {name: _text(entry, where) for name, entry in value.items()}
+    return value
+
+
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     if path.suffix == ".parquet":
         import pyarrow.parquet as parquet
 
-        yield from parquet.read_table(path).to_pylist()
+        for number, row in enumerate(parquet.read_table(path).to_pylist(), start=1):
+            yield {name: _text(value, f"{name} in row {number} of {path}") for name, value in row.items()}
         return
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from helene.files import write_text
 from llm_bench.data import encode
 from llm_bench.data.encode import Encoded
 from llm_bench.models.fingerprint import cache_folder
@@ -26,15 +25,15 @@ def encoded(model: LanguageModel, task: Task, examples: Sequence[Example]) -> li
     examples (and with them the rows and the template), and the code that encodes. A damaged file is made
     again; where none can be written, nothing is kept.
     """
-    path = cache_folder() / "tokens" / f"{key(model, task, examples)}.json"
+    name = f"{key(model, task, examples)}.json"
     with contextlib.suppress(OSError, ValueError):
-        digest, _, text = path.read_text(encoding="utf-8").partition("\n")
+        digest, _, text = (cache_folder() / "tokens" / name).read_text(encoding="utf-8").partition("\n")
         if digest == _digest(text):
             return [_read(entry) for entry in json.loads(text)]
     made = [encode.encode(model, task, example) for example in examples]
     with contextlib.suppress(OSError):
         text = json.dumps([vars(example) for example in made], separators=(",", ":"))
-        _write(path, f"{_digest(text)}\n{text}")
+        write_text(cache_folder() / "tokens" / name, f"{_digest(text)}\n{text}")
     return made
 
 
@@ -74,16 +73,3 @@ def _read(entry: dict[str, Any]) -> Encoded:
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _write(path: Path, text: str) -> None:
-    """The file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -213,14 +213,14 @@ def forget() -> None:
 
 
 @dataclass(frozen=True)
-class Row:
+class ScoredRow:
     """One row of an example as an example of its own, and which options (numbered over all examples) it scores."""
 
     encoded: Encoded
     options: tuple[int, ...]
 
 
-def rows_of(examples: Sequence[Encoded]) -> tuple[list[Row], list[int]]:
+def rows_of(examples: Sequence[Encoded]) -> tuple[list[ScoredRow], list[int]]:
     """Each row on its own, and where each example's options begin (one entry more than examples)."""
     rows, first = [], [0]
     for example in examples:
@@ -230,18 +230,20 @@ def rows_of(examples: Sequence[Encoded]) -> tuple[list[Row], list[int]]:
             owned = [k for k, option in enumerate(example.options) if option[0][0] in renumbered]
             options = tuple(tuple((renumbered[s], token) for s, token in example.options[k]) for k in owned)
             sites = tuple((0, example.sites[place][1]) for place in places)
-            rows.append(Row(Encoded((tokens,), sites, options, (0,)), tuple(first[-1] + k for k in owned)))
+            rows.append(ScoredRow(Encoded((tokens,), sites, options, (0,)), tuple(first[-1] + k for k in owned)))
         first.append(first[-1] + len(example.options))
     return rows, first
 
 
-def batches(rows: Sequence[Row], max_tokens: int, max_rows: int, max_sites: int, full: int) -> Iterator[list[Row]]:
+def batches(
+    rows: Sequence[ScoredRow], max_tokens: int, max_rows: int, max_sites: int, full: int
+) -> Iterator[list[ScoredRow]]:
     """Longest rows first: memory peaks at once, and each batch is hardly longer than its shortest row.
 
     A batch ends at ``max_tokens`` (padding included), ``max_rows`` or ``max_sites``; and, once it has ``full`` tokens,
     where another row would make padded tokens more than `PADDING` times its own.
     """
-    chunk: list[Row] = []
+    chunk: list[ScoredRow] = []
     sites = own = 0
     for row in sorted(rows, key=lambda row: -len(row.encoded.rows[0])):
         length = len(row.encoded.rows[0])

@@ -25,11 +25,6 @@ def token_f1(prediction: str, references: Sequence[str]) -> float:
     return max(_f1(prediction, reference) for reference in references)
 
 
-def exact_match(prediction: str, references: Sequence[str]) -> float:
-    """1 where the normalised prediction equals one of the right answers."""
-    return float(any(normalized(prediction) == normalized(reference) for reference in references))
-
-
 def _f1(prediction: str, reference: str) -> float:
     said, right = normalized(prediction).split(), normalized(reference).split()
     shared = sum((Counter(said) & Counter(right)).values())

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_bench.data.encode import Encoded, encode
+from llm_bench.data.encode import Encoded
 from llm_bench.evaluation.evaluate import score
 from llm_bench.models.loading import LanguageModel
 from llm_bench.tasks.task import Task
@@ -154,8 +154,3 @@ def write_known(model: LanguageModel, folder: Path, text: str = KNOWN_TEXT) -> f
     loss, _ = known_loss(model, text)
     (folder / KNOWN_FILE).write_text(json.dumps({"text": text, "loss": loss}), encoding="utf-8")
     return loss
-
-
-def encode_some(model: LanguageModel, task: Task, rows: Sequence[dict[str, Any]], count: int = 16) -> list[Encoded]:
-    """The first rows, encoded: enough to check options and first tokens on."""
-    return [encode(model, task, task.make(row)) for row in rows[:count]]

@@ -5,15 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from llm_bench.data.batches import Batch
 from llm_bench.models.positions import accepts, position_ids
-
-LossKind = Literal["classification", "language_model"]
 
 
 def site_logits(module: Any, batch: Batch) -> Tensor:

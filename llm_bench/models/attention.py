@@ -43,7 +43,6 @@ class _Capture:
     """Where `captured` collects; None outside it."""
 
     seen: list[tuple[nn.Module, Tensor, Tensor]] | None = None
-    plain: bool = False
     bare: bool = False
 
 
@@ -65,16 +64,6 @@ def without_prefixes() -> Iterator[None]:
         yield
     finally:
         _Capture.bare = False
-
-
-@contextmanager
-def plain_attention() -> Iterator[None]:
-    """Inside, attention is written out: slower, but differentiable in forward mode and of any order."""
-    _Capture.plain = True
-    try:
-        yield
-    finally:
-        _Capture.plain = False
 
 
 def attend(
@@ -102,8 +91,8 @@ def attend(
             attention_mask = nn.functional.pad(
                 attention_mask, (prefix.key.shape[1], 0), value=True if attention_mask.dtype == torch.bool else 0.0
             )
-    if kwargs.get("softcap") is not None or _Capture.plain:
-        return _written_out(query, key, value, attention_mask, scaling, dropout, kwargs.get("softcap")), None
+    if kwargs.get("softcap") is not None:
+        return _written_out(query, key, value, attention_mask, scaling, dropout, kwargs["softcap"]), None
     return sdpa_attention_forward(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=False, **kwargs
     )
@@ -120,14 +109,13 @@ def _written_out(
     mask: Tensor | None,
     scaling: float | None,
     dropout: float,
-    cap: float | None,
+    cap: float,
 ) -> Tensor:
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
     scores = query @ key.transpose(-1, -2) * (1 / math.sqrt(query.shape[-1]) if scaling is None else scaling)
-    if cap is not None:
-        scores = torch.tanh(scores / cap) * cap
+    scores = torch.tanh(scores / cap) * cap
     if mask is not None:
         low = torch.finfo(scores.dtype).min
         scores = scores.masked_fill(~mask, low) if mask.dtype == torch.bool else scores + mask

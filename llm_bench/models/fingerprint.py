@@ -20,8 +20,16 @@ _SETTLED_SECONDS = 2.0  # a file younger than this may change once more without 
 
 
 def cache_folder() -> Path:
-    """Where tiny models, tokens and digests of files are kept."""
-    return Path(os.environ.get("HELENE_CACHE") or Path.home() / ".cache" / "helene")
+    """Where tiny models, tokens and digests of files are kept.
+
+    Raises:
+        OSError: If the user has no home folder and HELENE_CACHE names no other.
+    """
+    named = os.environ.get("HELENE_CACHE")
+    try:
+        return Path(named) if named else Path.home() / ".cache" / "helene"
+    except RuntimeError as err:
+        raise OSError("there is no home folder to keep the cache in; set HELENE_CACHE to a folder") from err
 
 
 def fingerprint(source: str | os.PathLike[str], config: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -86,7 +87,11 @@ def load(source: str | os.PathLike[str], kind: Kind, dtype: str = "float32", dev
     try:
         with quiet():
             module, info = auto.from_pretrained(
-                source, dtype=DTYPES[dtype], attn_implementation=attention.NAME, output_loading_info=True
+                source,
+                dtype=DTYPES[dtype],
+                attn_implementation=attention.NAME,
+                output_loading_info=True,
+                trust_remote_code=False,
             )
     except SafetensorError as err:
         raise ValueError(
@@ -134,7 +139,7 @@ def load_tokenizer(source: str | os.PathLike[str]) -> Any:
         raise ValueError(f"{source} has no tokenizer ({', '.join(_TOKENIZER_FILES)}); save it there with the model")
     try:
         with quiet():
-            return AutoTokenizer.from_pretrained(source)
+            return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except Exception as err:
         raise ValueError(f"the tokenizer of {source} cannot be loaded: {type(err).__name__}: {err}") from err
 
@@ -200,11 +205,25 @@ def _config(source: str | os.PathLike[str]) -> Any:
         raise FileNotFoundError(f"there is no model folder {source}")
     try:
         with quiet():
-            return AutoConfig.from_pretrained(source)
+            return AutoConfig.from_pretrained(source, trust_remote_code=False)
     except Exception as err:
+        if _has_own_code(source):
+            raise ValueError(
+                f"{source} needs Python files of its own (auto_map in its config.json), which are never run here; give "
+                "a model that transformers knows"
+            ) from err
         raise FileNotFoundError(
             f"there is no model {source}: not a folder here, and the Hub does not give it ({type(err).__name__})"
         ) from err
+
+
+def _has_own_code(source: str | os.PathLike[str]) -> bool:
+    """Whether a folder's configuration names Python files of its own to be run."""
+    try:
+        config = json.loads((Path(source) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and "auto_map" in config
 
 
 def _check_architecture(config: Any, kind: Kind, source: Any) -> None:

@@ -28,6 +28,7 @@ from helene.optimizers.rounding import RoundingWatch
 from helene.probe import held_by
 from helene.swap import Scratch
 from llm_bench.models.live_bytes import blocks, counting, fused_attention
+from llm_bench.models.tuning import trained
 
 WORKSPACE_BYTES = 32 << 20  # of cuBLAS on Hopper, for each thread and stream that multiplies; 8 MiB before
 Loss = Callable[[Any, Any], Any]
@@ -85,7 +86,7 @@ def predict(
     tensors = [*module.parameters(), *module.buffers(), *(x for x in tree_leaves(batch) if isinstance(x, Tensor))]
     unique = {id(t.untyped_storage()): t.untyped_storage().nbytes() for t in tensors}
     weights = sum(blocks(size) for size in unique.values())
-    targets = [Target(p, i, name) for i, (name, p) in enumerate(_trained(module))]
+    targets = [Target(p, i, name) for i, (name, p) in enumerate(trained(module))]
 
     def run() -> Any:
         return loss(module, batch)
@@ -117,10 +118,6 @@ def _state_bytes(like: Base, targets: list[Target]) -> int:
     wide = (compute_dtype(t.tensor.dtype).itemsize for t in targets)
     sizes = [blocks(precision.state_bytes(t.tensor.numel(), dtype, w)) for t, w in zip(targets, wide, strict=True)]
     return len(like.state_names) * sum(sizes)
-
-
-def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
 
 
 def _forward_peak(run: Callable[[], Any], tensors: list[Tensor]) -> int:

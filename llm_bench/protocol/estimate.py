@@ -44,7 +44,7 @@ def size_of(source: str | os.PathLike[str]) -> ModelSize:
     """
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(source).get_text_config()
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
     embedding = config.vocab_size * config.hidden_size
     total = 0
     for path in sorted(Path(source).glob("*.safetensors")) if os.path.isdir(source) else []:

@@ -63,9 +63,9 @@ class Bench:
         return [self._resolved(config) for config in runs]
 
     def _resolved(self, config: RunConfig) -> RunConfig:
-        return self._found_here(self.asked(config))
+        return self._with_fingerprints(self.with_settings(config))
 
-    def asked(self, config: RunConfig) -> RunConfig:
+    def with_settings(self, config: RunConfig) -> RunConfig:
         """The config with the settings of all runs, as far as its method takes them."""
         more = dict(self.more)
         if config.method in UNTRAINED or is_first_order(config.method) or config.role == "measure":
@@ -74,13 +74,13 @@ class Bench:
             more.pop("engine", None)
         return replace(config, **more)
 
-    def _found_here(self, config: RunConfig) -> RunConfig:
+    def _with_fingerprints(self, config: RunConfig) -> RunConfig:
         """The config with the fingerprints of its model and rows."""
         return resolved(config, self.env)
 
 
 @dataclass(frozen=True)
-class Measured:
+class CellRecords:
     """What a store has of a cell.
 
     Attributes:
@@ -105,28 +105,28 @@ class Measured:
         return [record for record in self.tuning if record.config["role"] == "tune"]
 
 
-def measured(bench: Bench, cell: Cell, found: Mapping[str, Record]) -> Measured:
+def cell_records(bench: Bench, cell: Cell, found: Mapping[str, Record]) -> CellRecords:
     """What is known of a cell, from the records by key."""
     slope = bench.slope_run(cell)
-    before, denominator = _there([slope] if slope else [], found), 1.0
+    before, denominator = _finished([slope] if slope else [], found), 1.0
     wanted = len(bench.preset.seeds[cell.kind])
     if slope is not None:
         if not before:
             tuning = len(bench.preset.multiples)
-            return Measured(None, (), wanted, 1 + tuning + wanted, (slope,))
+            return CellRecords(None, (), wanted, 1 + tuning + wanted, (slope,))
         value = before[0].result.get("slope")
         if value is None:  # it ended for want of memory
-            return Measured(None, (), wanted, 0, (), before)
+            return CellRecords(None, (), wanted, 0, (), before)
         denominator = natural_step.denominator(cell.method, value, slope.batch_size)
     runs, there, choice = _tuned(bench, cell, found, denominator)
     if runs and choice is None:
         missing = _missing(runs, found)
-        return Measured(None, (), wanted, len(missing) + wanted, missing, before + there)
+        return CellRecords(None, (), wanted, len(missing) + wanted, missing, before + there)
     if choice is not None and choice.lr is None:
-        return Measured(choice, (), wanted, 0, (), before + there)
+        return CellRecords(choice, (), wanted, 0, (), before + there)
     tests = bench.test_runs(cell, choice.lr if choice else None)
     missing = _missing(tests, found)
-    return Measured(choice, _there(tests, found), len(tests), len(missing), missing, before + there)
+    return CellRecords(choice, _finished(tests, found), len(tests), len(missing), missing, before + there)
 
 
 def _tuned(
@@ -136,7 +136,7 @@ def _tuned(
     below = above = 0
     while True:
         runs = bench.tuning_runs(cell, denominator, below, above)
-        there = _there(runs, found)
+        there = _finished(runs, found)
         if not runs or len(there) < len(runs):
             return runs, there, None
         choice = plan.choose(there)
@@ -148,7 +148,7 @@ def _tuned(
             above += 1
 
 
-def _there(configs: Sequence[RunConfig], found: Mapping[str, Record]) -> tuple[Record, ...]:
+def _finished(configs: Sequence[RunConfig], found: Mapping[str, Record]) -> tuple[Record, ...]:
     keys = [config_key(config.to_dict()) for config in configs]
     return tuple(found[key] for key in keys if key in found and not found[key].failed)
 
@@ -190,7 +190,7 @@ def execute(
         tried: set[str] = set()
         while True:
             found = {record.key: record for record in store.records(name)}
-            known = {cell: measured(bench, cell, found) for cell in group}
+            known = {cell: cell_records(bench, cell, found) for cell in group}
             wanted = {config_key(c.to_dict()): c for what in known.values() for c in what.next}
             todo = [config for key, config in wanted.items() if key not in tried]
             if not todo or not clock.has_time(todo[0]):
@@ -201,7 +201,7 @@ def execute(
             if what.choice is not None and what.choice.lr is None:
                 say(f"{cell.method} {cell.tuning} on {cell.kind} {cell.task}: no step size of the grid ended well")
     found = {record.key: record for record in store.records(name)}
-    return sum(measured(bench, cell, found).left for cell in cells)
+    return sum(cell_records(bench, cell, found).left for cell in cells)
 
 
 class Clock:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from llm_bench.tasks.task import Kind
 
-Row = tuple[str, str]  # method, tuning; untrained rows have tuning "full"
+TableRow = tuple[str, str]  # method, tuning; untrained rows have tuning "full"
 Printed = tuple[float, float | None]
 
 
@@ -24,9 +24,9 @@ class PaperTable:
 
     title: str
     model: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     columns: tuple[tuple[Kind, str], ...]
-    printed: dict[tuple[Row, tuple[Kind, str]], Printed]
+    printed: dict[tuple[TableRow, tuple[Kind, str]], Printed]
 
 
 _MASKED = ("sst2", "sst5", "snli", "mnli", "rte", "trec")
@@ -68,12 +68,10 @@ zo-sgd-sign 52.5 90.2 53.6 87.2 91.5 89.5
 zo-adam 89.8 89.5 90.2 84.4 92.3 91.4
 helene 91.1 90.6 91.7 90.8 91.4 92.4
 """
-CONTROL: Row = ("bias-only", "full")  # ours: one offset a class
+CONTROL: TableRow = ("bias-only", "full")  # ours: one offset a class
 
 # OPT-1.3B, gigabytes, section on memory; "three times MeZO" in the text, 14 / 4 = 3.5.
 MEMORY = {"mezo": 4.0, "zero-shot": 4.0, "icl": 6.0, "ft-prefix": 19.0, "ft-full": 27.0, "helene": 14.0}
-# Figure 4: validation losses of ZO optimizers on OPT-1.3B.
-VALIDATION_LOSSES = {"mezo": 0.426, "zo-adam": 0.286, "zo-adamw": 0.351, "zo-lion": 0.343, "helene": 0.283}
 
 
 def _number(text: str) -> Printed:
@@ -83,7 +81,7 @@ def _number(text: str) -> Printed:
 
 def _parsed(text: str, title: str, model: str, kind: Kind, tasks: tuple[str, ...]) -> PaperTable:
     columns = tuple((kind, task) for task in tasks)
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     printed = {}
     for line in text.strip().splitlines():
         method, tuning, *numbers = line.split()
@@ -95,7 +93,7 @@ def _parsed(text: str, title: str, model: str, kind: Kind, tasks: tuple[str, ...
 
 def _third() -> PaperTable:
     columns: tuple[tuple[Kind, str], ...] = (("masked", "sst2"), ("causal", "sst2"))
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     printed = {}
     for line in _TABLE_3.strip().splitlines():
         method, *numbers = line.split()

@@ -8,6 +8,7 @@ from typing import Any
 
 from llm_bench.models.tuning import TUNINGS
 from llm_bench.runs import methods
+from llm_bench.runs.natural_step import natural_step_size
 from llm_bench.runs.products import Products
 from llm_bench.tasks import get_task, task_names
 from llm_bench.tasks.task import FEW_SHOT_SEEDS, Kind
@@ -114,7 +115,7 @@ class Preset:
             below: Step sizes added below.
             above: And above.
         """
-        natural = self.base_lr[tuning] * methods.get_method(method).lr_ratio * denominator
+        natural = natural_step_size(method, self.base_lr[tuning], denominator)
         sizes = self.multiples
         for _ in range(below):
             sizes = (sizes[0] ** 2 / sizes[1], *sizes)

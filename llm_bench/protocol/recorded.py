@@ -29,7 +29,7 @@ class RecordedBench(Bench):
     fingerprints: Mapping[Any, str] = field(default_factory=dict)
     rows: Mapping[Any, str] = field(default_factory=dict)
 
-    def _found_here(self, config: RunConfig) -> RunConfig:
+    def _with_fingerprints(self, config: RunConfig) -> RunConfig:
         model, split = self.fingerprints.get((config.model, config.kind), ""), _split(dataclasses.asdict(config))
         return dataclasses.replace(config, fingerprint=model, rows=self.rows.get(split, ""))
 

@@ -114,7 +114,7 @@ class Speeds:
         if config.device == "cpu":
             launches = 0.0
         if len({round(z, -6) for z, _ in points}) > 1:
-            fitted, start = np.polyfit(*map(np.asarray, zip(*points, strict=True)), 1)
+            fitted, start = np.polyfit([z for z, _ in points], [y for _, y in points], 1)
             if fitted > 0 and start > 0:
                 return float(start + fitted * x)
         if points:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from helene.lab import pages
-from llm_bench.protocol.execute import Measured
+from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import choose
 from llm_bench.report.tables import Table, anchor, label
 from llm_bench.runs.config import from_dict, to_toml
@@ -28,7 +28,7 @@ def cells_section(table: Table, command: str) -> pages.Section:
     return pages.Section("Cells", body, "cells")
 
 
-def _tuning_part(what: Measured) -> list[Markup | str]:
+def _tuning_part(what: CellRecords) -> list[Markup | str]:
     if not what.tried:
         return []
     tried = [[lr, metric, loss, pages.badge(status)] for lr, metric, loss, status in choose(what.tried).tried]
@@ -40,7 +40,7 @@ def _tuning_part(what: Measured) -> list[Markup | str]:
     ]
 
 
-def _tests_part(what: Measured) -> list[Markup | str]:
+def _tests_part(what: CellRecords) -> list[Markup | str]:
     if not what.tests:
         return []
     seeds = [

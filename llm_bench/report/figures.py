@@ -57,7 +57,7 @@ def curves(table: Table, kind: str, task: str, axis: str, value: str) -> Drawing
     from helene.lab.figures import Line, line_figure
 
     lines = []
-    for cell, (what, _) in _trained(table):
+    for cell, (what, _) in _trained_cells(table):
         if (cell.kind, cell.task) != (kind, task):
             continue
         stacked = _stacked(what.tests, axis, value)
@@ -72,7 +72,7 @@ def curves(table: Table, kind: str, task: str, axis: str, value: str) -> Drawing
     return line_figure(lines, xlabel=names[axis], ylabel=value.replace("_", " "), title=f"{task} ({kind})")
 
 
-def _trained(table: Table) -> list[tuple[Cell, Any]]:
+def _trained_cells(table: Table) -> list[tuple[Cell, Any]]:
     """Cells that train, MeZO and HELENE first, so that they have the same colours in all figures."""
     first = ("mezo", "helene")
     cells = [item for item in table.items() if item[0].method not in CONTROLS]
@@ -99,7 +99,7 @@ def profile(table: Table, cost: str = "forwards") -> Drawing | None:
     from helene.lab.figures import Line, line_figure
 
     costs: dict[str, dict[Any, float]] = {}
-    for cell, (what, _) in _trained(table):
+    for cell, (what, _) in _trained_cells(table):
         for record in what.tests:
             target = record.result.get("target")
             if target:
@@ -142,21 +142,10 @@ def section(table: Table, what: str = "curves") -> pages.Section:
             pages.figure(drawing, "Performance profile: the share of task and seed pairs solved within a factor.")
         )
     missing: dict[str, list[str]] = {}
-    for cell, (known, _) in _trained(table):
+    for cell, (known, _) in _trained_cells(table):
         if not any(record.result.get("curve") for record in known.tests):
             missing.setdefault(label(cell.method, cell.tuning), []).append(f"{cell.task} ({cell.kind})")
     if body and missing:
         named = [f"{name} on {', '.join(tasks)}" for name, tasks in sorted(missing.items())]
         body.insert(0, pages.paragraph(f"Without a test run, so not drawn: {'; '.join(named)}."))
     return pages.Section(TITLES[what], body or [pages.paragraph("No run with a curve is there yet.")], "figures")
-
-
-def figure_cells(cells: Sequence[Cell], name: str) -> list[Cell]:
-    """The cells that a figure shows.
-
-    Raises:
-        ValueError: If there is no such figure.
-    """
-    if name not in FIGURES:
-        raise ValueError(f"there is no figure {name!r}; there are {', '.join(FIGURES)}")
-    return [cell for cell in cells if cell.method in FIGURES[name]]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from helene.lab import pages
+from helene.lab.provenance import provenance
 from helene.lab.store import Record
 from llm_bench.cost.memory_row import NOT_TRIED, ROWS
 from llm_bench.protocol.paper_tables import MEMORY
@@ -23,7 +24,7 @@ LIMIT = 0.05  # that a prediction may be off
 _PARTS = ("weights", "state", "scratch", "gradients", "activations", "workspace")
 
 
-def write(out: Path, shapes: Sequence[Record], runs: Sequence[Record], command: str, provenance: Any) -> Path:
+def write(out: Path, shapes: Sequence[Record], runs: Sequence[Record], command: str) -> Path:
     """Write ``out/llm/table-memory.html``; returns it.
 
     Args:
@@ -31,7 +32,6 @@ def write(out: Path, shapes: Sequence[Record], runs: Sequence[Record], command: 
         shapes: Records of `llm_bench.cost.memory_sweep`.
         runs: Records of training runs, whose peaks are listed too.
         command: What remakes the page.
-        provenance: Of the page.
     """
     tried = {_place(r) for r in shapes if r.config["device"] != "none"}
     shapes = [r for r in shapes if r.config["device"] != "none" or _place(r) not in tried]
@@ -39,7 +39,7 @@ def write(out: Path, shapes: Sequence[Record], runs: Sequence[Record], command: 
     if runs:
         sections.append(_runs_section(runs))
     text = pages.render_page(
-        title="Memory", answer=_answer(shapes), sections=sections, command=command, provenance=provenance
+        title="Memory", answer=_answer(shapes), sections=sections, command=command, provenance=provenance(command)
     )
     return write_leaf(out, "table-memory", text, title="Memory", answer=_answer(shapes), command=command)
 

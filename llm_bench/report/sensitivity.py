@@ -1,13 +1,8 @@
-"""How forgiving a method's step size is, from the runs that chose it: nothing is run for this.
-
-``python -m llm_bench.report.sensitivity RECORDS.jsonl ... --write docs/choosing.md`` remakes the table of that page.
-"""
+"""How forgiving a method's step size is, from the runs that chose it: nothing is run for this."""
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +91,7 @@ def natural_size(records: Sequence[Record]) -> float | None:
     if natural_step.needs_slope(method) and not slopes:
         return None
     divisor = natural_step.denominator(method, slopes[0] if slopes else {}, run.config["batch_size"])
-    return base * methods.get_method(method).lr_ratio * divisor
+    return natural_step.natural_step_size(method, base, divisor)
 
 
 def grouped(records: Iterable[Record]) -> list[Sensitivity]:
@@ -135,7 +130,7 @@ def markdown(found: Sequence[Sensitivity]) -> str:
     return "\n".join(lines)
 
 
-def put(text: str, table: str) -> str:
+def put_between_marks(text: str, table: str) -> str:
     """The text with the table between the marks.
 
     Raises:
@@ -148,24 +143,7 @@ def put(text: str, table: str) -> str:
     return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print the table, or put it into a page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("records", type=Path, nargs="+", help="exported records")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table between the page's marks")
-    arguments = parser.parse_args(argv)
-    unique = {(r.experiment, r.key): r for path in arguments.records for r in read_jsonl(path)}
-    table = markdown(grouped(unique.values()))
-    if arguments.write is None:
-        print(table)
-        return 0
-    try:
-        arguments.write.write_text(put(arguments.write.read_text(encoding="utf-8"), table), encoding="utf-8")
-    except (OSError, ValueError) as err:
-        print(f"{arguments.write}: {err}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def table_of(files: Iterable[Path]) -> str:
+    """The table of exported records, each taken once."""
+    unique = {(record.experiment, record.key): record for path in files for record in read_jsonl(path)}
+    return markdown(grouped(unique.values()))

@@ -10,8 +10,9 @@ from typing import Any
 from markupsafe import Markup
 
 from helene.lab import canonical, pages
+from helene.lab.provenance import provenance
 from helene.lab.store import Record
-from llm_bench.protocol.execute import Bench, Measured, measured
+from llm_bench.protocol.execute import Bench, CellRecords, cell_records
 from llm_bench.protocol.paper_tables import CONTROL, PaperTable
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers, numbers
@@ -36,13 +37,13 @@ def label(method: str, tuning: str) -> str:
     return named + TUNING_LABELS[tuning]
 
 
-Table = Mapping[Cell, tuple[Measured, Numbers | None]]
+Table = Mapping[Cell, tuple[CellRecords, Numbers | None]]
 
 
 def collect(bench: Bench, cells: Sequence[Cell], records: Sequence[Record]) -> Table:
     """What the records say of each cell."""
     found = {record.key: record for record in records}
-    known = {cell: measured(bench, cell, found) for cell in cells if cell.kind in bench.models}
+    known = {cell: cell_records(bench, cell, found) for cell in cells if cell.kind in bench.models}
     return {cell: (what, numbers(what.tests)) for cell, what in known.items()}
 
 
@@ -219,14 +220,12 @@ def facts_section(table: Table) -> pages.Section:
     return pages.Section("Data and departures", [Markup("<ul>{}</ul>").format(items)], "data")
 
 
-def write(
-    out: Path, name: str, *, title: str, table: Table, sections: Sequence[pages.Section], command: str, provenance: Any
-) -> Path:
+def write(out: Path, name: str, *, title: str, table: Table, sections: Sequence[pages.Section], command: str) -> Path:
     """Write ``out/llm/NAME.html`` with its JSON, the part's main page and summary, and the index; returns the page."""
     said = answer(table)
     lead = [pages.paragraph("Models are named as they are; none of them is the paper's unless it says so.")]
     text = pages.render_page(
-        title=title, answer=said, sections=sections, command=command, provenance=provenance, lead=lead
+        title=title, answer=said, sections=sections, command=command, provenance=provenance(command), lead=lead
     )
     pages.write_text(Path(out) / "llm" / "index.html", text)
     pages.write_summary(Path(out), "llm", title=title, answer=said, command=command, cells=_plain(table))
@@ -258,7 +257,7 @@ def _measured(found: Numbers, address: str) -> Markup:
     return _link(text, address)
 
 
-def _without_result(what: Measured | None, address: str) -> Markup | str:
+def _without_result(what: CellRecords | None, address: str) -> Markup | str:
     if what is None or not (what.tried or what.tests):
         return NOT_RUN
     if what.tests:

@@ -33,6 +33,11 @@ def needs_slope(method: str, hyper: Mapping[str, Any] | None = None) -> bool:
     return {**named.fixed, **(hyper or {})}.get("curvature", "spsa") in ("spsa", "spsa_own_batch")
 
 
+def natural_step_size(method: str, mezo_step_size: float, denominator: float = 1.0) -> float:
+    """The step size at which a method moves as MeZO does with its own; ``denominator`` is what `denominator` gives."""
+    return mezo_step_size * methods.get_method(method).lr_ratio * denominator
+
+
 def denominator(
     method: str, slope: Mapping[str, Any], batch_size: int, hyper: Mapping[str, Any] | None = None
 ) -> float:

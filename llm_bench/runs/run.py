@@ -20,7 +20,7 @@ from llm_bench.runs.products import forwards_of, matmuls
 from llm_bench.runs.session import Session, close_sessions, session
 from llm_bench.runs.training.checkpoint import Folder
 from llm_bench.runs.training.loop import Training
-from llm_bench.runs.training.state import Progressed
+from llm_bench.runs.training.state import RunState
 from llm_bench.runs.untrained import evaluated, unsupported
 from llm_bench.tasks import get_task
 
@@ -34,7 +34,7 @@ def run(config: Mapping[str, Any], env: Environment) -> dict[str, Any]:
 
     Result:
         ``status`` and ``message``; ``test`` (metric, loss, option_loss, auc, num_examples) where the role allows; for
-        trained methods ``dev`` at the best step, ``best_step``, ``curve`` (see `Progressed.look`), ``target`` (steps,
+        trained methods ``dev`` at the best step, ``best_step``, ``curve`` (see `RunState.look`), ``target`` (steps,
         forwards, seconds; inf is a miss), ``forwards``, ``tokens`` and ``padded_tokens`` of the steps, ``steps_made``
         (in which mode, for what reason), ``hyper`` (what the optimizer was told), ``training_seconds``,
         ``evaluation_seconds``, ``peak_bytes`` by phase, ``energy_joules``, ``optimizer`` (its own diagnostics),
@@ -58,14 +58,14 @@ def _run(config: RunConfig, env: Environment, key: str) -> dict[str, Any]:
     opened = session(config, env)
     facts = {"preflight": opened.check(config), "data": _data(config, opened)}
     if config.method in UNTRAINED:
-        return {**_untrained(config, opened), **facts}
+        return {**_untrained_result(config, opened), **facts}
     if config.role == "measure":
         return {**measure_slope(config, opened), **facts}
     folder = Folder(env.work, key)
     folder.check()
     training = Training(config, opened, folder)
     state = training.run()
-    result = _trained(config, training, state)
+    result = _training_result(config, training, state)
     try:
         result["trajectory_bytes"] = _keep_trajectory(training, env, key)
     except OSError as err:  # it is an extra: what the run found is worth more
@@ -79,7 +79,7 @@ def _run(config: RunConfig, env: Environment, key: str) -> dict[str, Any]:
     return {**result, **facts}
 
 
-def _untrained(config: RunConfig, opened: Session) -> dict[str, Any]:
+def _untrained_result(config: RunConfig, opened: Session) -> dict[str, Any]:
     watch, peaks = Stopwatch(opened.model.device), opened.fresh_peaks()
     with peaks.phase("evaluation"), watch.running():
         report, more = forwards_of(evaluated, config.products, opened.model.device.type)(config, opened)
@@ -95,7 +95,7 @@ def _untrained(config: RunConfig, opened: Session) -> dict[str, Any]:
     }
 
 
-def _trained(config: RunConfig, training: Training, state: Progressed) -> dict[str, Any]:
+def _training_result(config: RunConfig, training: Training, state: RunState) -> dict[str, Any]:
     target = _target(config, state)
     status, message = state.ended or ("out_of_budget", f"{state.step} steps made")
     if target is not None and math.isfinite(target["steps"]):
@@ -130,7 +130,7 @@ def _trained(config: RunConfig, training: Training, state: Progressed) -> dict[s
     }
 
 
-def _target(config: RunConfig, state: Progressed) -> dict[str, Any] | None:
+def _target(config: RunConfig, state: RunState) -> dict[str, Any] | None:
     """Steps, forwards and seconds until dev first reached the target; inf where it did not."""
     if config.target is None:
         return None

@@ -32,12 +32,14 @@ class Tokens:
     """A split in tokens.
 
     Attributes:
+        task: What they are examples of.
         split: The rows.
         train: As the training loss needs them: all options, or the right one alone.
         dev: With all options.
         test: With all options, made when first asked for.
     """
 
+    task: Task
     split: Split
     train: list[Encoded]
     dev: list[Encoded]
@@ -90,14 +92,14 @@ class Session:
             train = self.encoded(task, split.train)
             if task.loss == "language_model":
                 train = [example.only_gold() for example in train]
-            self._tokens[key] = Tokens(split, train, self.encoded(task, split.dev))
+            self._tokens[key] = Tokens(task, split, train, self.encoded(task, split.dev))
         return self._tokens[key]
 
     def test_tokens(self, config: RunConfig) -> list[Encoded]:
         """The test rows in tokens."""
         tokens = self.tokens(config)
         if tokens.test is None:
-            tokens.test = self.encoded(get_task(config.task, config.kind), tokens.split.test)
+            tokens.test = self.encoded(tokens.task, tokens.split.test)
         return tokens.test
 
     def encoded(self, task: Task, rows: Sequence[dict[str, Any]]) -> list[Encoded]:
@@ -108,22 +110,21 @@ class Session:
         """The preflight of the run's task, made once, on the untrained model."""
         if config.task not in self._preflights:
             self.reset(0)
-            task, some = get_task(config.task, config.kind), self.tokens(config).dev[:16]
-            source = self.env.source(config.model)
+            tokens, source = self.tokens(config), self.env.source(config.model)
             with attention.without_prefixes():
                 self._preflights[config.task] = preflight(
-                    self.model, task, some, source=source, pretrained=self.env.pretrained
+                    self.model, tokens.task, tokens.dev[:16], source=source, pretrained=self.env.pretrained
                 )
         return self._preflights[config.task]
 
     def batch(self, config: RunConfig, rows: Sequence[int]) -> Batch:
         """A training batch on the device."""
-        task, train = get_task(config.task, config.kind), self.tokens(config).train
+        tokens = self.tokens(config)
         return collate(
-            [train[row] for row in rows],
+            [tokens.train[row] for row in rows],
             self.model.pad_id,
             self.side,
-            labels=task.loss == "classification",
+            labels=tokens.task.loss == "classification",
             length=max(config.row_length, self._length(config, rows)),
             coarse=config.engine,
             device=self.model.device,
@@ -144,7 +145,7 @@ class Session:
 
     def loss(self, config: RunConfig) -> Any:
         """The task's training loss, a function of module and batch."""
-        call = LOSSES[get_task(config.task, config.kind).loss]
+        call = LOSSES[self.tokens(config).task.loss]
         return products.forwards_of(call, config.products, self.model.device.type)
 
 

@@ -26,8 +26,8 @@ def unsupported(config: RunConfig) -> str | None:
 
 def evaluated(config: RunConfig, session: Session) -> tuple[Evaluation, dict[str, Any]]:
     """The test set as such a method sees it, and what there is to say of it."""
-    task = get_task(config.task, config.kind)
-    split = session.tokens(config).split
+    tokens = session.tokens(config)
+    task, split = tokens.task, tokens.split
     session.reset(config.seed)
     if config.method == "icl":
         shown = encode_in_context(session.model, task, split.train, split.test, config.data_seed)
@@ -42,9 +42,8 @@ def evaluated(config: RunConfig, session: Session) -> tuple[Evaluation, dict[str
         report = evaluate(session.model, task, test)
         moved = with_offsets(report.scores, offsets)
         return _reported(report, task, moved, [e.gold for e in test]), {"offsets": offsets.tolist()}
-    dev = session.tokens(config).dev
-    tables = [features(session.model, examples) for examples in (train, dev, test)]
-    scores, chosen = linear_probe((tables[0], gold), (tables[1], [e.gold for e in dev]), tables[2])
+    tables = [features(session.model, examples) for examples in (train, tokens.dev, test)]
+    scores, chosen = linear_probe((tables[0], gold), (tables[1], [e.gold for e in tokens.dev]), tables[2])
     return _reported(None, task, scores, [e.gold for e in test]), chosen
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llm_bench.evaluation.preflight import write_known
-from llm_bench.models import loading
+from llm_bench.models import loading, saving
 from llm_bench.models.fingerprint import cache_folder
 from llm_bench.tasks.task import Kind
 from llm_bench.tiny import grammar
@@ -76,20 +73,10 @@ def tiny_model(recipe: Recipe, cache: Path | None = None, say: Callable[[str], N
     if (folder / "config.json").is_file():
         return folder
     say(f"pretraining a tiny {recipe.kind} model ({recipe.steps} steps), once")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        model = pretrain(recipe)
-        with loading.quiet():
-            model.module.save_pretrained(partial)
-            model.tokenizer.save_pretrained(partial)
+    model = pretrain(recipe)
+    with saving.whole_folder(folder) as partial:
+        saving.save(model.module, model.tokenizer, partial)
         write_known(model, partial, KNOWN)
-        os.replace(partial, folder)
-    except OSError:
-        if not (folder / "config.json").is_file():  # else another process was faster
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -103,7 +104,7 @@ def measure(
     if arguments.jobs < 1:
         raise ValueError(f"--jobs must be at least 1, got {arguments.jobs}; the number of cores is a good choice")
     command = public_command([*words, "--out", str(arguments.out)])
-    facts = provenance(command.split())
+    facts = provenance(shlex.split(command))
     with Store(arguments.out / "scaling" / "records.sqlite") as store:
         done = {record.key for record in store.records(experiment) if not record.failed}
         missing = [config for config in configs if config_key(config) not in done]

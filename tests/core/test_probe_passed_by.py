@@ -158,3 +158,21 @@ def test_a_loss_with_a_transform_of_torch_func() -> None:
     one.param_groups[0]["step"] = 1
     one.step(lambda: loss(fresh))
     assert all(map(torch.equal, later.parameters(), fresh.parameters()))
+
+
+@pytest.mark.parametrize("with_model", [True, False])
+@pytest.mark.parametrize("later", [True, False])
+def test_a_closure_that_changes_a_weight_is_told(with_model: bool, later: bool) -> None:
+    net = _net()
+    optimizer = _optimizer(net, model=net if with_model else None)
+    if later:
+        optimizer.step(lambda: _with_hooks(net))
+
+    def changing() -> Tensor:
+        loss = _with_hooks(net)
+        net[2].bias.add_(1.0)
+        return loss
+
+    with pytest.raises(ValueError, match=r"the closure changes parameters 2\.bias; it must only return the loss"):
+        optimizer.step(changing)
+    assert optimizer.param_groups[0]["step"] == int(later)

@@ -21,6 +21,7 @@ def commands(monkeypatch, tmp_path):
         "    parser = subparsers.add_parser('good', help='works')\n"
         "    parser.add_argument('--code', type=int, default=None)\n"
         "    parser.add_argument('--fail', default='')\n"
+        "    parser.add_argument('--store', nargs='?', default='s')\n"
         "    parser.set_defaults(func=run)\n"
         "def run(arguments):\n"
         "    if arguments.fail:\n"
@@ -79,6 +80,7 @@ def test_help_lists_everything_loads_nothing(commands, capsys):
             130,
             "interrupted; what was finished is kept, the same command goes on from there\n",
         ),
+        (["good", "--fail", "stop", "--store"], 130, "interrupted; nothing is kept: no --store\n"),
         (["broken"], 1, "helene: RuntimeError: the command 'broken' cannot be loaded: ModuleNotFoundError: No module"),
     ],
 )

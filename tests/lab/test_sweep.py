@@ -17,6 +17,7 @@ from helene.lab.executors import InlineExecutor, Outcome, ProcessExecutor, limit
 from helene.lab.progress import Progress, readable_seconds
 from helene.lab.store import Store, StoreError, config_key
 from helene.lab.sweep import sweep
+from tests.lab import kills
 
 HERE = Path(__file__).parent
 FACTS = {"commit": None}
@@ -299,3 +300,8 @@ def test_progress_speaks_on_stderr_alone(monkeypatch, capsys):
 )
 def test_durations_for_people(seconds, said):
     assert readable_seconds(seconds) == said
+
+
+def test_kills_lose_nothing(tmp_path):
+    """Three of the fifty that `make kills` makes."""
+    assert kills.attack(tmp_path, 3) == (3, 32)

@@ -4,7 +4,7 @@ import dataclasses
 
 from helene.lab.store import Record
 from llm_bench.protocol import plan
-from llm_bench.protocol.execute import Measured
+from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import Cell
 from llm_bench.protocol.presets import get_preset
 from llm_bench.report.cell_numbers import numbers
@@ -43,7 +43,7 @@ def table_of(*records, choice=None):
     for record in records:
         c = record.config
         grouped.setdefault(Cell(c["kind"], c["task"], c["method"], c["tuning"]), []).append(record)
-    return {cell: (Measured(choice, tuple(rs), len(rs), 0), numbers(rs)) for cell, rs in grouped.items()}
+    return {cell: (CellRecords(choice, tuple(rs), len(rs), 0), numbers(rs)) for cell, rs in grouped.items()}
 
 
 def shown(section):

@@ -10,7 +10,7 @@ from helene import cli as helene_cli
 from helene.lab import canonical
 from helene.lab.store import Store
 from llm_bench.cli import arguments, demo
-from llm_bench.protocol.execute import execute, experiment, measured
+from llm_bench.protocol.execute import cell_records, execute, experiment
 from llm_bench.protocol.plan import cells
 from llm_bench.protocol.presets import get_preset
 from llm_bench.tiny.pretrain import Recipe
@@ -44,7 +44,7 @@ def test_a_preset_runs_to_a_page_and_a_second_call_runs_nothing(tiny, tmp_path):
     wanted = cells(made.preset)
     with Store(tmp_path / "s.sqlite") as store:
         assert execute(made, wanted, store, minutes=0.0, progress=False) == sum(
-            measured(made, c, {}).left for c in wanted
+            cell_records(made, c, {}).left for c in wanted
         ), "no time, no run"
         assert execute(made, wanted, store, progress=False) == 0
         records = store.records(experiment("smoke"))
@@ -169,3 +169,28 @@ def test_models_may_be_named():
         "gemma": "/x/y",
         "facebook/opt-125m": "facebook/opt-125m",
     }
+
+
+def test_demo_data_cut_short_are_made_again(tmp_path, monkeypatch):
+    """A kill while they are written leaves no folder that the next run takes for whole."""
+    from llm_bench.tiny import grammar
+
+    monkeypatch.setattr(demo, "tiny_model", lambda *_: tmp_path / "model")
+    monkeypatch.setattr(demo, "environment", lambda data, **_: data)
+    write, calls = grammar.write_data, []
+
+    def killed(folder):
+        calls.append(folder)
+        write(folder, sizes={"train": 2})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grammar, "write_data", killed)
+    with pytest.raises(KeyboardInterrupt):
+        demo.tiny_bench(get_preset("smoke"), tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
+    monkeypatch.setattr(grammar, "write_data", lambda folder: write(folder, sizes={"test": 2}))
+    data = demo.tiny_bench(get_preset("smoke"), tmp_path / "cache").env
+    assert (data / "sst2" / "test.jsonl").is_file()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match=r"cannot be written.*set HELENE_CACHE to another folder"):
+        demo.tiny_bench(get_preset("smoke"), tmp_path / "file" / "cache")

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from llm_bench.data import splits
+from llm_bench.data import folder, splits
 from llm_bench.data.fetch import fetch
 from llm_bench.data.folder import read_split
 from llm_bench.tasks import get_task
@@ -230,3 +230,17 @@ def test_fetch_says_what_failed(tmp_path):
 
     with pytest.raises(ValueError, match=r"cannot load nyu-mll/glue \(sst2, train\) from the Hub: ConnectionError"):
         fetch(SST2, tmp_path, load)
+
+
+def test_text_that_parquet_stores_as_bytes_is_text(tmp_path):
+    """BINARY columns, as some writers make them, nested ones too; what is no UTF-8 is named."""
+    rows = reviews(4)
+    parquet(tmp_path / "sst2/train.parquet", [{**row, "sentence": row["sentence"].encode()} for row in rows])
+    write(tmp_path, "sst2", "validation", rows)
+    assert [r["sentence"] for r in read_split(tmp_path, SST2, "train")] == [row["sentence"] for row in rows]
+    nested = [{"answers": {"text": ["caf\N{LATIN SMALL LETTER E WITH ACUTE}".encode()], "start": [3]}}]
+    parquet(tmp_path / "nested/train.parquet", nested)
+    assert list(folder._rows(tmp_path / "nested/train.parquet")) == [{"answers": {"text": ["caf\xe9"], "start": [3]}}]
+    parquet(tmp_path / "bad/train.parquet", [{"sentence": b"fine"}, {"sentence": b"caf\xe9"}])
+    with pytest.raises(ValueError, match=r"sentence in row 2 of .*bad.train\.parquet is bytes that are no UTF-8 text"):
+        list(folder._rows(tmp_path / "bad/train.parquet"))

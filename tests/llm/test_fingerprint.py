@@ -1,8 +1,11 @@
 """A folder's fingerprint changes with whatever decides a result, and with nothing else."""
 
+import io
+import json
 import os
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -80,3 +83,29 @@ def test_a_damaged_cache_is_not_believed(folder):
     for path in kept:
         path.write_text("abc")
     assert loading.fingerprint(folder) == first
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_models_own_python_files_are_not_run(known, folder, tmp_path, monkeypatch):
+    """transformers would ask, and take a `y` from standard input for leave to run them."""
+    mark = tmp_path / "ran"
+    (folder / "own.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Config: ...\n")
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Config"}
+    config["model_type"] = config["model_type"] if known else "of_its_own"
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
+    if known:
+        loading.load(folder, "causal")
+    else:
+        with pytest.raises(ValueError, match=r"needs Python files of its own \(auto_map"):
+            loading.load(folder, "causal")
+    assert not mark.exists()
+
+
+def test_without_a_home_folder_nothing_is_kept(folder, monkeypatch):
+    monkeypatch.delenv("HELENE_CACHE", raising=False)
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("Could not determine home")))
+    with pytest.raises(OSError, match="there is no home folder to keep the cache in; set HELENE_CACHE"):
+        fingerprint.cache_folder()
+    assert len(fingerprint.content_digest(folder / "model.safetensors")) == 64

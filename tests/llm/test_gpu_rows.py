@@ -149,7 +149,7 @@ def test_what_is_packed_is_what_a_call_takes(tmp_path, monkeypatch):
     words = ["--gguf", str(tmp_path / "m.gguf"), "--encoder", str(folder), "--out", str(tmp_path / "c")]
     monkeypatch.setattr(packed_models, "package", lambda name: {f"site/{name}/__init__.py": b""})
     assert packed_models.main([*words, "--mebibytes", "0.125"]) == 0
-    recipe = packed_models.Recipe(tmp_path / "k", tmp_path, "cpu", 2, None, 0, 1, 1.0)
+    recipe = packed_models.ModelParts(tmp_path / "k", tmp_path, "cpu", 2, None, 0, 1, 1.0)
     recipe.keep.mkdir()
     sizes = []
     for piece in sorted((tmp_path / "c").iterdir(), key=lambda path: int(path.name)):
@@ -199,7 +199,7 @@ def test_what_is_there_is_exported_when_a_call_is_interrupted(short, toy_data, t
 
 def test_a_cell_that_cannot_be_run_does_not_stop_the_others(short, toy_data, tmp_path, monkeypatch, capsys):
     causal = tiny_model(Recipe("causal", steps=2, width=16, heads=2), tmp_path / "cache")
-    real = execute.measured
+    real = execute.cell_records
 
     def too_few(bench, cell, found):
         if cell.method == "zero-shot":
@@ -208,7 +208,7 @@ def test_a_cell_that_cannot_be_run_does_not_stop_the_others(short, toy_data, tmp
             raise FileNotFoundError("no test split")
         return real(bench, cell, found)
 
-    monkeypatch.setattr(execute, "measured", too_few)
+    monkeypatch.setattr(execute, "cell_records", too_few)
     words = ["--keep", str(tmp_path / "k"), "--data", str(toy_data), "--out", str(tmp_path / "o"), "--device", "cpu"]
     words += ["--random-models", "--model", f"causal={causal}", "--rows", "short/causal/sst2/zero-shot,icl,mezo"]
     assert gpu_rows.main(words) == 1

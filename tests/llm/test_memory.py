@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from helene import Helene, MeZO, precision
+from helene import cli as helene_cli
 from helene.directions import Target
 from helene.optimizers.adam import Adam
 from llm_bench.cost import memory_row, memory_sweep
@@ -152,7 +153,7 @@ def test_recorded_rows_are_predicted_within_five_percent(path: Path) -> None:
     quick = [row for row in rows if row["config"]["model"] == "opt-1.3b"]
     for row in quick:
         names = ("name", "method", "tuning", "dtype", "state_dtype", "checkpointing")
-        made = memory_row.Row(**{name: row["config"][name] for name in names})
+        made = memory_row.MemoryRow(**{name: row["config"][name] for name in names})
         now = memory_row.predict_row(made, row["config"]["model"], row["config"]["batch"])
         assert now["total"] == pytest.approx(row["result"]["peak_bytes"], rel=0.05), row["config"]
 
@@ -162,7 +163,7 @@ def test_the_table_without_a_gpu_is_predicted_and_goes_on(tmp_path: Path) -> Non
 
     said: list[str] = []
     with Store(tmp_path / "m.sqlite") as store:
-        options: dict[str, Any] = {"device": "cpu", "export": tmp_path / "m.jsonl", "say": said.append}
+        options: dict[str, Any] = {"device": "cpu", "say": said.append}
         rows = memory_row.ROWS[:2]
         assert memory_sweep.measure_all(store, rows, ["opt-tiny"], ["2x8"], minutes=0.0, **options) == 2
         assert memory_sweep.measure_all(store, rows, ["opt-tiny"], ["2x8"], **options) == 0
@@ -172,9 +173,30 @@ def test_the_table_without_a_gpu_is_predicted_and_goes_on(tmp_path: Path) -> Non
     before, *lines = said[1:]  # the first call had no time for more than that
     assert before == said[0] == "2 rows to predict, some 1 s on one core; nothing is measured, that takes --device cuda"
     assert [line.split()[0] for line in lines] == ["1/2", "2/2"]
-    page = memory_page.write(tmp_path, records, [], "command", {}).read_text()
+    page = memory_page.write(tmp_path, records, [], "command").read_text()
     assert "No peak has been measured" in page
     assert "opt-tiny" in page
+
+
+def test_the_command_predicts_without_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(memory_row, "ROWS", memory_row.ROWS[:1])
+    words = [
+        "llm",
+        "table",
+        "memory",
+        "--shapes",
+        "opt-tiny",
+        "--batches",
+        "2x8",
+        "--store",
+        str(tmp_path / "m.sqlite"),
+    ]
+    assert helene_cli.main([*words, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert "1 rows to predict" in printed.err
+    assert Path(printed.out.strip()).name == "table-memory.html"
 
 
 def test_a_row_that_cannot_fit_is_not_tried_and_an_error_is_tried_again(
@@ -196,7 +218,7 @@ def test_a_row_that_cannot_fit_is_not_tried_and_an_error_is_tried_again(
     assert not answers
     statuses = {record.config["name"]: record.result["status"] for record in records}
     assert statuses == {small.name: "reached", large.name: "out_of_memory"}
-    page = memory_page.write(tmp_path, records, [], "command", {}).read_text()
+    page = memory_page.write(tmp_path, records, [], "command").read_text()
     assert "1 do not fit the card" in page
 
 

@@ -83,7 +83,7 @@ def records(bench, cell, losses, slope=None):
     """Of the runs that `measured` wants next, until it wants a test run; the dev loss a function of lr."""
     found = {}
     while True:
-        what = execute.measured(bench, cell, found)
+        what = execute.cell_records(bench, cell, found)
         if not what.next or what.next[0].role == "test":
             return found, what
         for config in what.next:

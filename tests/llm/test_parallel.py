@@ -17,7 +17,7 @@ from llm_bench.cost import parallel
 
 def test_two_processes_make_the_trajectories_of_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "llm_bench.cost.parallel", "--device", "cpu", "--out", str(tmp_path)]
+    command += ["-m", "llm_bench.cli", "measure", "parallel", "--device", "cpu", "--out", str(tmp_path)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )

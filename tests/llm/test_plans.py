@@ -116,7 +116,7 @@ def test_estimates_take_measured_speed_where_there_is_one():
     assert estimate(runs, {"m": shape}, [slower]).seconds - told.seconds == pytest.approx(6 * 2000 * 0.01)
     assert told.seconds > 6 * 2000 * 0.02, "loading and looks at dev are in it"
     captured = Bench(SMALL, {"causal": "m"}, Environment(""), "cuda", {"engine": True})
-    asked = [captured.asked(run) for run in runs]
+    asked = [captured.with_settings(run) for run in runs]
     assert estimate(asked, {"m": shape}, [known]).source == "counted", "of a run without the engine"
     known.config["engine"] = True
     assert estimate(asked, {"m": shape}, [known]).source == "measured"

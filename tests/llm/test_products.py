@@ -7,6 +7,7 @@ import pytest
 import torch
 from small_runs import opt, result_of
 
+from helene import cli as helene_cli
 from helene.lab.store import read_jsonl
 from llm_bench.cost import products as measured
 from llm_bench.runs import products
@@ -60,7 +61,8 @@ def test_the_measurement_of_products(env, toy_data, tmp_path, capsys):
     """Float32 against bfloat16 on a CPU: c along the same directions differs by rounding, and the curves are runs."""
     words = ["--model", f"causal={env.models['opt']}", "--names", "causal=tiny", "--data", str(toy_data)]
     words += ["--out", str(tmp_path), "--device", "cpu", "--tasks", "causal/sst2:2:1", "--directions", "6"]
-    assert measured.main([*words, "--products", "float32", "bfloat16", "--random-models"]) == 0
+    words += ["--products", "float32", "bfloat16", "--random-models"]
+    assert helene_cli.main(["llm", "measure", "products", *words]) == 0
     found = read_jsonl(tmp_path / "products.jsonl")
     parts = {(r.config.get("part", "curve"), r.config["products"]): r.result for r in found}
     assert len(parts) == len(found) == 4

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from llm_bench.data.batches import collate
 from llm_bench.data.encode import Encoded, encode
 from llm_bench.data.folder import read_split
-from llm_bench.evaluation.evaluate import PADDING, Row, batches, evaluate, forget, score
+from llm_bench.evaluation.evaluate import PADDING, ScoredRow, batches, evaluate, forget, score
 from llm_bench.evaluation.scoring import LOSSES, classification_loss, language_model_loss, option_scores
 from llm_bench.tasks import get_task
 
@@ -192,7 +192,7 @@ def test_evaluation_reports_what_its_scores_say(toy_data):
 )
 def test_batches_keep_their_limits_lose_no_row_and_pad_little_once_they_are_full(lengths, limits):
     max_tokens, max_rows, max_sites, full = limits
-    rows = [Row(Encoded((tuple(range(n)),), ((0, 0),), (((0, 1),),), (0,)), (i,)) for i, n in enumerate(lengths)]
+    rows = [ScoredRow(Encoded((tuple(range(n)),), ((0, 0),), (((0, 1),),), (0,)), (i,)) for i, n in enumerate(lengths)]
     made = list(batches(rows, max_tokens, max_rows, max_sites, full))
     assert sorted(row.options[0] for chunk in made for row in chunk) == list(range(len(lengths)))
     longest = [len(chunk[0].encoded.rows[0]) for chunk in made]

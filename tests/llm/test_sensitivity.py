@@ -4,14 +4,15 @@ import dataclasses
 
 import pytest
 
+from helene import cli as helene_cli
 from helene.lab.store import Record
 from llm_bench.protocol import plan
-from llm_bench.protocol.execute import Measured
+from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import Cell, choose
 from llm_bench.protocol.presets import get_preset
 from llm_bench.report import sensitivity as module
 from llm_bench.report import tables
-from llm_bench.report.sensitivity import grouped, markdown, put, sensitivity
+from llm_bench.report.sensitivity import grouped, markdown, put_between_marks, sensitivity
 from llm_bench.runs.natural_step import denominator
 
 SMALL = get_preset("small")
@@ -63,7 +64,7 @@ def test_helene_is_untuned_where_its_measured_slope_says():
 
 
 def test_the_page_has_them_too():
-    table = {MEZO: (Measured(choose(GRID[:4]), (), 3, 3, (), tuple(GRID[:4])), None)}
+    table = {MEZO: (CellRecords(choose(GRID[:4]), (), 3, 3, (), tuple(GRID[:4])), None)}
     ((_, task, width, lost, *losses),) = tables.sensitivity_rows(table)
     assert (task, width, lost) == ("sst2 (causal)", pytest.approx(10), 0.25)
     assert losses == [0.49, 1.0, 0.53]
@@ -76,11 +77,12 @@ def test_the_table_is_put_between_its_marks_and_nowhere_else(tmp_path, capsys):
     write_jsonl(tmp_path / "r.jsonl", GRID, "test")
     target = tmp_path / "page.md"
     target.write_text(f"# A\n\n{module.BEGIN}\nold\n{module.END}\nafter\n")
-    assert module.main([str(tmp_path / "r.jsonl"), str(tmp_path / "r.jsonl"), "--write", str(target)]) == 0
+    words = ["llm", "sensitivity", str(tmp_path / "r.jsonl"), "--write", str(target)]
+    assert helene_cli.main([*words[:3], *words[2:]]) == 0
     text = target.read_text()
     assert text == f"# A\n\n{module.BEGIN}\n{markdown(grouped(GRID))}\n{module.END}\nafter\n"
     assert "| 1.0e-05 of 5 | 0.900, loss 0.490 from 1.000 | 10 | 40% | 1.0e-06: loss 0.530 |" in text
-    assert put(text, markdown(grouped(GRID))) == text
+    assert put_between_marks(text, markdown(grouped(GRID))) == text
     for broken in (
         "no marks",
         module.BEGIN,
@@ -88,7 +90,7 @@ def test_the_table_is_put_between_its_marks_and_nowhere_else(tmp_path, capsys):
         f"{module.BEGIN}{module.END}{module.BEGIN}",
     ):
         with pytest.raises(ValueError, match="once each"):
-            put(broken, "x")
+            put_between_marks(broken, "x")
     target.write_text("no marks")
-    assert module.main([str(tmp_path / "r.jsonl"), "--write", str(target)]) == 2
+    assert helene_cli.main(words) == 2
     assert "once each" in capsys.readouterr().err

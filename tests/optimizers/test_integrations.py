@@ -8,7 +8,7 @@ import os
 
 import pytest
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
@@ -114,6 +114,28 @@ def test_trainer_resumes(language_model, tmp_path):
     trainer(whole, tmp_path, method).train()
     trainer(resumed, tmp_path, method).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert all(map(torch.equal, whole.parameters(), resumed.parameters()))
+
+
+@pytest.mark.llm
+def test_an_interrupted_run_leaves_nothing_to_the_next(language_model, tmp_path):
+    """Stopped between two micro-batches, trained again: as the plain loop from where the weights were."""
+    from transformers import TrainerCallback
+
+    class Stop(TrainerCallback):
+        def on_substep_end(self, args, state, control, **more):
+            raise KeyboardInterrupt
+
+    model, plain = language_model(), language_model()
+    run, stop = trainer(model, tmp_path), Stop()
+    run.optimizer = helene.MeZO(model.named_parameters(), 0.02, seed=3)
+    run.add_callback(stop)
+    with pytest.raises(KeyboardInterrupt):
+        run.train()
+    run.remove_callback(stop)
+    run.train()
+    plain.eval()
+    plain_loop(plain, helene.MeZO(plain.named_parameters(), 0.02, seed=3))
+    assert all(map(torch.equal, model.parameters(), plain.parameters()))
 
 
 @pytest.mark.llm
@@ -227,6 +249,62 @@ def test_checkpoints_of_others(tmp_path):
     save_file({"x": torch.ones(1)}, tmp_path / "b")
     with pytest.raises(ValueError, match="it may be plain weights"):
         load_checkpoint(tmp_path / "b", target.model, helene.MeZO(target.model.named_parameters()))
+
+
+def _reshaped(tensors):
+    tensors["model/running_mean"] = torch.zeros(2)
+
+
+def _one_element(tensors):
+    tensors["model/weight"] = torch.full((1,), 7.0)
+
+
+def _nan(tensors):
+    tensors["model/bias"][1] = torch.nan
+
+
+def _wide(tensors):
+    tensors["model/weight"] = tensors["model/weight"].double()
+
+
+def _short_state(tensors):
+    tensors["state/0/momentum"] = torch.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (_reshaped, r"running_mean is torch.float32 of shape \(2,\), the model's torch.float32 of \(3,\)"),
+        (_one_element, r"weight is torch.float32 of shape \(1,\)"),
+        (_nan, "bias has weights that are not finite"),
+        (_wide, "weight is torch.float64"),
+        (_short_state, r"momentum of shape \(2,\)"),
+        (lambda tensors: tensors.pop("model/bias"), "do not both have bias"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_changes_nothing(damage, said, tmp_path):
+    """Every tensor is looked at before the first one is written."""
+
+    def build():
+        model = nn.BatchNorm1d(3).eval()
+        return model, helene.ZOMomentum(model.named_parameters(), 0.1)
+
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    model, optimizer = build()
+    optimizer.step(lambda: model(x).square().mean())
+    save_checkpoint(tmp_path / "good", model, optimizer)
+    with safe_open(tmp_path / "good", framework="pt") as file:
+        metadata, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}
+    damage(tensors)
+    save_file(tensors, tmp_path / "bad", metadata)
+    fresh, other = build()
+    before = copy.deepcopy((fresh.state_dict(), other.state_dict()))
+    with pytest.raises(ValueError, match=said):
+        load_checkpoint(tmp_path / "bad", fresh, other)
+    after = fresh.state_dict(), other.state_dict()
+    assert all(torch.equal(before[0][name], after[0][name]) for name in after[0])
+    assert before[1] == after[1]
+    load_checkpoint(tmp_path / "good", fresh, other)
 
 
 def test_checkpoints_that_cannot_be_written(tmp_path, monkeypatch):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import random
 import stat
 
+import numpy as np
 import pytest
 import torch
 
@@ -228,3 +230,88 @@ def test_what_cannot_be_recorded_is_found_before_anything_moves(change, said):
     optimizer.trajectory = None
     optimizer.step(target.loss)
     assert not all(map(torch.equal, bits, target.bits()))
+
+
+def _saved(tmp_path, **change):
+    """A short run's file, with some of its arrays or of its header's entries replaced; and what `replay` needs."""
+    target = quadratic(torch.float32)
+    optimizer = helene.MeZO(target.model.named_parameters(), lambda step: 0.01 / step)
+    trajectory = Trajectory.record(optimizer)
+    for _ in range(4):
+        optimizer.step(target.loss)
+    trajectory.save(tmp_path / "whole.npz")
+    with np.load(tmp_path / "whole.npz") as file:
+        arrays = dict(file)
+    header = json.loads(arrays["header"].tobytes())
+    for name, value in change.items():
+        if name in arrays:
+            arrays[name] = value
+        else:
+            header[name] = value
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    np.savez_compressed(tmp_path / "changed.npz", **arrays)
+    return tmp_path / "changed.npz"
+
+
+NAN = np.frombuffer(np.full(4, np.nan).tobytes(), np.uint8).reshape(-1, 8).T
+LAYER = {"lr": 0.01, "weight_decay": 0.0, "seed": 0, "rounding": "nearest", "state_dtype": "float32", "eps": 1e-3,
+         "num_directions": 1, "two_sided": True, "distribution": "gaussian", "direction_per_layer": False}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"counts": np.array([1, 1, 1], np.uint32)}, "4 scalars for 3 counted"),
+        ({"counts": np.array([[1, 1, 1, 1]], np.uint32)}, "scalars for"),
+        ({"scalars": NAN}, "a scalar that is not finite"),
+        ({"column0": NAN}, "a column of differences of order"),
+        ({"column0": np.zeros((8, 3), np.uint8)}, "2 values of lr for 4 steps"),
+        ({"changing": {"3:lr": 0}}, "damaged"),
+        ({"changing": {"0:rounding": 0}}, "rounding of layer 0 as a number"),
+        ({"changing": {"0:lr": 7}}, "damaged"),
+        ({"first_step": 0}, "0 as its first step"),
+        ({"first_step": "1"}, "as its first step"),
+        ({"layers": [{"params": 1}]}, "params of a layer"),
+        ({"layers": [{"lr": [1]}]}, "as lr of a layer"),
+        ({"identity": 3}, "damaged"),
+        ({"format": 7}, "of format 1"),
+    ],
+)
+def test_what_no_run_has_recorded_is_not_loaded(change, said, tmp_path):
+    with pytest.raises(ValueError, match=rf"changed\.npz is no trajectory.*{said}"):
+        Trajectory.load(_saved(tmp_path, **change))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"counts": np.array([1, 0, 2, 1], np.uint32)}, "step 3 of the trajectory has 2 scalars, the method needs 1"),
+        ({"layers": [{**LAYER, "eps": -1.0}]}, "eps must be positive"),
+        ({"layers": [LAYER, LAYER]}, "has 2 layers, the optimizer 1"),
+    ],
+)
+def test_a_replay_moves_nothing_that_it_cannot_finish(change, said, tmp_path):
+    fresh = quadratic(torch.float32)
+    optimizer, bits = helene.MeZO(fresh.model.named_parameters(), 0.5), fresh.bits()
+    with pytest.raises(ValueError, match=said):
+        Trajectory.load(_saved(tmp_path, **change)).replay(optimizer)
+    assert all(map(torch.equal, bits, fresh.bits()))
+    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["step"]) == (0.5, 0)
+
+
+def test_damaged_files_are_refused_or_whole(tmp_path):
+    """A bit changed or the end cut off, at 300 places: ValueError, or what was saved (some bytes say nothing)."""
+    path = _saved(tmp_path)
+    whole, data, draw = Trajectory.load(path), path.read_bytes(), random.Random(0)
+    refused = 0
+    for i in range(300):
+        place = draw.randrange(len(data))
+        damaged = data[:place] if i % 3 == 0 else data[:place] + bytes([data[place] ^ 1 << i % 8]) + data[place + 1 :]
+        path.write_bytes(damaged)
+        try:
+            found = Trajectory.load(path)
+        except ValueError:
+            refused += 1
+        else:
+            assert (found.header, found.scalars, found.changing) == (whole.header, whole.scalars, whole.changing)
+    assert refused > 200

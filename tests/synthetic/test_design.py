@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+from importlib import resources
 
 import pytest
 
@@ -86,3 +88,13 @@ def test_presets_are_data_and_sorted_by_size():
     assert presets()[:2] == ["quick", "standard"]
     assert len(load("quick", "v").cells) < len(load("standard", "v").cells)
     assert seeds(63) != seeds(64)
+
+
+@pytest.mark.parametrize("family", ["../../x", "a/b", "", "a\\b", ".hidden", 3])
+def test_a_family_that_names_no_file_is_told_before_the_sweep(family, tmp_path):
+    preset, quick = tmp_path / "own.toml", resources.files("synthetic") / "designs" / "quick.toml"
+    text = quick.read_text(encoding="utf-8")
+    assert 'family = "quadratic"' in text
+    preset.write_text(text.replace('family = "quadratic"', f"family = {json.dumps(family)}"))
+    with pytest.raises(ValueError, match="family must be letters, digits"):
+        load(str(preset), "n")

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from theory.ledger import book
+from theory.ledger import library
 from theory.ledger.claim import Check, Claim
 from theory.ledger.judge import Examined, examine_claim
 
 CLAIMS = {
     claim.id: replace(claim, evidence=tuple(e for e in claim.evidence if not isinstance(e, Check)))
-    for claim in book.load_claims()
+    for claim in library.load_claims()
 }
 _EXAMINED: dict[str, Examined] = {}
 

@@ -2,66 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from theory.ledger.claim import Claim, Evidence, Line, Missing, Search, Undefined, Units, Verdict, Witness
+from theory.ledger.claim import (
+    Claim,
+    Evidence,
+    Line,
+    Missing,
+    Proof,
+    Search,
+    Step,
+    Target,
+    Undefined,
+    Units,
+    Verdict,
+    Witness,
+)
+from theory.ledger.constants import latex, values_of
+from theory.ledger.exact import same
 from theory.ledger.judge import Examined, Finding, examine, examine_claim, examine_line, read
 
 Mutant = tuple[str, Claim, Examined]
 
+#: A side that no bound excludes, for each relation: (left, right).
+HARMLESS = {"<=": (-(10**60), 10**60), "<": (-(10**60), 10**60), ">=": (10**60, -(10**60)), ">": (10**60, -(10**60))}
 
-def evidence_mutants(evidence: Evidence) -> Iterator[tuple[str, Evidence]]:
-    """The evidence with one thing wrong."""
+
+def evidence_mutants(evidence: Evidence, finding: Finding | None = None) -> Iterator[tuple[str, Evidence]]:
+    """The evidence with one thing wrong; ``finding`` is what it came to itself."""
     match evidence:
         case Witness():
             lhs, rhs = evidence.recorded
             yield "recorded left side", replace(evidence, recorded=(another(lhs), rhs))
             yield "recorded right side", replace(evidence, recorded=(lhs, another(rhs)))
+            if not same(lhs, rhs):
+                yield "sides interchanged", replace(evidence, sides=lambda at: evidence.sides(at)[::-1])
             yield "harmless instance", replace(evidence, instance=evidence.harmless)
             yield (
                 "harmless instance, recorded as it is",
                 replace(evidence, instance=evidence.harmless, recorded=evidence.sides(evidence.harmless)),
             )
         case Search():
-            twin = evidence.twin
-            own = twin.strategy is not None or twin.cases is not None
-            yield (
-                "false twin as the statement",
-                replace(
-                    evidence,
-                    sides=twin.sides or evidence.sides,
-                    relation=twin.relation or evidence.relation,
-                    strategy=twin.strategy if own else evidence.strategy,
-                    cases=twin.cases if own else evidence.cases,
-                ),
-            )
-            yield (
-                "statement as its own twin",
-                replace(evidence, num_examples=20, twin=replace(twin, **_statement(evidence))),
-            )
+            enough = max([power.instance for power in finding.powers] if finding else [], default=20)
+            yield from side_mutants(replace(evidence, num_examples=enough))
+            if evidence.twin is not None:
+                dropped = {"strategy": evidence.twin.strategy, "cases": evidence.twin.cases}
+                yield "hypothesis dropped", replace(evidence, **dropped)
+                own = replace(evidence.twin, strategy=evidence.strategy, cases=evidence.cases)
+                yield "statement as its own twin", replace(evidence, num_examples=20, twin=own)
         case Units():
             yield "mended right side", replace(evidence, rhs=evidence.mended)
             yield "recorded exponents", replace(evidence, recorded=(evidence.recorded[0], {"nonsense": 1}))
         case Undefined():
             first = next(iter(evidence.readings))
-            same = {name: evidence.readings[first] for name in evidence.readings}
+            one = {name: evidence.readings[first] for name in evidence.readings}
             recorded = {name: evidence.recorded[first] for name in evidence.recorded}
-            yield "all readings the same", replace(evidence, readings=same, recorded=recorded)
+            yield "all readings the same", replace(evidence, readings=one, recorded=recorded)
             yield "recorded reading", replace(evidence, recorded={**evidence.recorded, first: "nonsense"})
         case Missing():
             yield "true world twice", replace(evidence, false_world=evidence.true_world)
             yield "false world twice", replace(evidence, true_world=evidence.false_world)
+            yield "nothing is printed", replace(evidence, printed=lambda world: {}, impossible={})
+            yield "everything agrees", replace(evidence, printed=lambda world: dict.fromkeys(evidence.impossible, True))
+            for name in evidence.impossible:
+                yield f"all agree on '{name}'", replace(evidence, printed=_blind(evidence, name))
+        case Proof():
+            yield "no step by machine", replace(evidence, steps=tuple(Step(step.text) for step in evidence.steps))
+            for where, step in enumerate(evidence.steps):
+                if step.check is not None:
+                    for name, check in (("true", lambda **given: True), ("false", lambda **given: False)):
+                        changed = replace(step, check=check)
+                        yield f"step {where} always {name}", Proof("", (changed,), Target.KINDEST)
+                    yield (
+                        f"step {where} always true, nothing false",
+                        Proof("", (Step("", lambda: True),), Target.KINDEST),
+                    )
 
 
-def _statement(search: Search) -> dict[str, Any]:
-    return {
-        "sides": search.sides,
-        "relation": search.relation,
-        "strategy": search.strategy,
-        "cases": search.cases,
-    }
+def side_mutants(search: Search) -> Iterator[tuple[str, Search]]:
+    """The search with a side, or both, that the statement cannot fail at."""
+
+    def with_sides(make: Any) -> Search:
+        def sides(instance: Any, **given: Any) -> Any:
+            return make(*search.sides(instance, **{k: v for k, v in given.items() if k in names}))
+
+        names = search.sides.__code__.co_varnames if hasattr(search.sides, "__code__") else ()
+        return replace(search, sides=sides)
+
+    if search.relation == "==":
+        yield "left side twice", with_sides(lambda lhs, rhs: (lhs, lhs))
+        yield "right side twice", with_sides(lambda lhs, rhs: (rhs, rhs))
+    else:
+        low, high = HARMLESS[search.relation]
+        yield "left side harmless", with_sides(lambda lhs, rhs: (low, rhs))
+        yield "right side harmless", with_sides(lambda lhs, rhs: (lhs, high))
+        yield "constant sides", with_sides(lambda lhs, rhs: (low, high))
+
+
+def _blind(missing: Missing, name: str) -> Any:
+    return lambda world: {**missing.printed(world), name: True}
+
+
+def with_constant(claim: Claim, name: str, **values: Any) -> Claim:
+    """The claim with another claimed or false value of a constant."""
+    return replace(claim, constants={**claim.constants, name: replace(claim.constants[name], **values)})
+
+
+def typed(claim: Claim) -> Iterator[tuple[str, Claim]]:
+    """The claim with a constant or a formula typed into its statement."""
+    for name, value in values_of(claim).items():
+        if name in claim.constants and claim.constants[name].claimed in (0, 1):
+            continue  # these need not be spelled
+        for field in ("statement", "repair"):
+            text = getattr(claim, field) or ""
+            if f"«{name}»" in text:
+                yield f"«{name}» typed", replace(claim, **{field: text.replace(f"«{name}»", latex(value))})
+
+
+def frozen(proof: Proof, name: str, value: Any) -> Proof:
+    """The proof with steps that see one value of a constant only."""
+    return replace(proof, steps=tuple(_blinded(step, name, value) for step in proof.steps))
+
+
+def _blinded(step: Step, name: str, value: Any) -> Step:
+    """The step with a constant that stays as claimed, whatever it is given."""
+    check = step.check
+    if check is None:
+        return step
+    names = check.__code__.co_varnames
+    return replace(
+        step,
+        check=lambda **given: check(
+            **{k: v for k, v in ({**given, name: value}).items() if k in names or check.__code__.co_flags & 0x08}
+        ),
+    )
 
 
 def another(value: Any) -> Any:
@@ -93,7 +169,7 @@ def flipped(claim: Claim, examined: Examined) -> Iterator[Mutant]:
 
 def broken(claim: Claim, examined: Examined) -> Iterator[Mutant]:
     """The claim with one piece of evidence broken: its own, a printed line's, or its reading's."""
-    for where, (name, evidence, finding) in _each(claim.evidence):
+    for where, (name, evidence, finding) in _each(claim, examined.findings):
         findings = (*examined.findings[:where], finding, *examined.findings[where + 1 :])
         changed = (*claim.evidence[:where], evidence, *claim.evidence[where + 1 :])
         yield f"evidence {where}: {name}", replace(claim, evidence=changed), replace(examined, findings=findings)
@@ -111,10 +187,10 @@ def broken(claim: Claim, examined: Examined) -> Iterator[Mutant]:
             yield f"reading: {name}", replace(claim, reading=changed_reading), replace(examined, reading=found_inner)
 
 
-def _each(evidence: tuple[Evidence, ...]) -> Iterator[tuple[int, tuple[str, Evidence, Finding]]]:
-    for where, piece in enumerate(evidence):
-        for name, mutant in evidence_mutants(piece):
-            yield where, (name, mutant, examine(mutant))
+def _each(claim: Claim, findings: Sequence[Finding]) -> Iterator[tuple[int, tuple[str, Evidence, Finding]]]:
+    for where, (piece, found) in enumerate(zip(claim.evidence, findings, strict=True)):
+        for name, mutant in evidence_mutants(piece, found):
+            yield where, (name, mutant, examine(mutant, claim))
 
 
 def _line_mutants(line: Line) -> Iterator[tuple[str, Line]]:
@@ -123,3 +199,11 @@ def _line_mutants(line: Line) -> Iterator[tuple[str, Line]]:
         if witness is not None:
             for name, mutant in evidence_mutants(witness):
                 yield f"{role}: {name}", replace(line, **{role: mutant})
+
+
+def witnesses(claim: Claim) -> list[Witness]:
+    """The claim's own, its printed proof's and its reading's."""
+    lines = claim.printed_proof.lines if claim.printed_proof else ()
+    evidence = [*claim.evidence, *(claim.reading.evidence if claim.reading else ())]
+    evidence += [witness for line in lines for witness in (line.literal, line.kindest, line.gap)]
+    return [witness for witness in evidence if isinstance(witness, Witness)]

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import re
+from dataclasses import replace
+from typing import Any
 
 import pytest
+import sympy
 
 from tests.theory.conftest import examined
-from tests.theory.mutants import broken, flipped
-from theory.ledger.claim import Claim, Missing, Proof, Search, Target, Undefined, Units, Verdict, Witness
+from tests.theory.mutants import broken, flipped, frozen, typed, with_constant, witnesses
+from theory.ledger import judge
+from theory.ledger.claim import Claim, Missing, Proof, Search, Step, Target, Undefined, Units, Verdict, Witness
+from theory.ledger.constants import values_of, written
 from theory.ledger.exact import related
 from theory.ledger.ids import IDS
-from theory.ledger.judge import Finding, conclude, verdict_from
+from theory.ledger.judge import Finding, conclude, examine, verdict_from
+from theory.ledger.steps import identity
+
+X, Y = sympy.symbols("x y")
 
 #: What each verdict cannot do without: (kinds, target).
 NEEDS: dict[Verdict, tuple[tuple[tuple[type, ...], Target], ...]] = {
@@ -44,6 +53,64 @@ def test_every_broken_piece_of_evidence_fails(claim: Claim) -> None:
     assert names, "nothing to break: this claim has no witness, search, units, undefined symbol or missing thing"
 
 
+def of_kind(claim: Claim, kind: type) -> list[Any]:
+    """The claim's evidence of one kind."""
+    return [evidence for evidence in claim.evidence if isinstance(evidence, kind)]
+
+
+def test_every_false_constant_is_refuted(claim: Claim) -> None:
+    """The statement with the false value falls, and with the claimed value in its place the search has no power."""
+    for name, one in claim.constants.items():
+        false = with_constant(claim, name, claimed=one.false)
+        assert not all(examine(search, false).confirmed for search in of_kind(claim, Search)), name
+        same = with_constant(claim, name, false=one.claimed)
+        found = [examine(replace(search, num_examples=20), same) for search in of_kind(claim, Search)]
+        assert name not in {power.constant for finding in found for power in finding.powers}
+        findings = tuple(replace(finding, powers=()) for finding in examined(claim).findings)
+        assert conclude(claim, replace(examined(claim), findings=findings)).failures
+
+
+def test_every_proof_needs_the_constants(claim: Claim) -> None:
+    for proof in of_kind(claim, Proof):
+        for name, one in claim.constants.items() if proof.target is not Target.KINDEST else ():
+            assert not examine(frozen(proof, name, one.claimed), claim).confirmed, name
+
+
+def test_every_constant_is_printed_from_the_code(claim: Claim) -> None:
+    assert [name for name, mutant in typed(claim) if not conclude(mutant, examined(claim)).failures] == []
+    for name, one in claim.constants.items():
+        texts = [(c.statement, c.repair) for c in (written(claim), written(claim, values_of(claim, name)))]
+        assert texts[0] != texts[1] or one.claimed in (0, 1), name
+
+
+def test_a_claim_falls_with_what_it_rests_on(claim: Claim, monkeypatch: pytest.MonkeyPatch) -> None:
+    for proof in of_kind(claim, Proof):
+        for id in {id for step in proof.steps for id in step.cites}:
+            cites = [Step("", cites=step.cites) for step in proof.steps]
+            citing = Proof("", (identity("", X, Y, {X: Y}), *cites), Target.KINDEST)
+            assert examine(citing, claim).confirmed, id
+            with monkeypatch.context() as patch:
+                patch.setitem(judge._FAILURES, id, ("broken here",))
+                assert not examine(citing, claim).confirmed, id
+
+
+def test_what_a_proof_names_it_cites(claim: Claim) -> None:
+    """Claims named in the text of a proof are those that its steps cite."""
+    for evidence in claim.evidence:
+        if isinstance(evidence, Proof):
+            text = " ".join([evidence.text, *(step.text for step in evidence.steps)])
+            named = {id for id in IDS if re.search(rf"(?<![\w-]){re.escape(id)}(?![\w-])", text)} - {claim.id}
+            cited = {id for step in evidence.steps for id in step.cites}
+            assert named <= cited, f"named but not cited: {sorted(named - cited)}"
+
+
+def test_every_factor_is_stated(claim: Claim) -> None:
+    """Each inequality's constant has a false value within a factor of five of the best."""
+    for finding in examined(claim).findings:
+        for power in finding.powers:
+            assert power.factor is None or 1 < power.factor <= 5, power
+
+
 def test_no_verdict_without_its_evidence(claim: Claim) -> None:
     found = examined(claim)
     findings, verdict = found.findings, verdict_from(found.findings)
@@ -68,14 +135,6 @@ def test_a_proof_is_needed(claim: Claim) -> None:
     if claim.expected in (Verdict.HOLDS, Verdict.HOLDS_AFTER_REPAIR):
         rest = [f for f in findings if f.kind is not Proof and not f.exhaustive]
         assert verdict_from(rest) is None
-
-
-def witnesses(claim: Claim) -> list[Witness]:
-    """The claim's own, its printed proof's and its reading's."""
-    lines = claim.printed_proof.lines if claim.printed_proof else ()
-    evidence = [*claim.evidence, *(claim.reading.evidence if claim.reading else ())]
-    evidence += [witness for line in lines for witness in (line.literal, line.kindest, line.gap)]
-    return [witness for witness in evidence if isinstance(witness, Witness)]
 
 
 def test_the_harmless_instance_is_one(claim: Claim) -> None:

@@ -11,10 +11,8 @@ import sympy
 from flint import arb, fmpq
 from hypothesis import strategies as st
 
-from theory.ledger.claim import Search, Twin
 from theory.ledger.exact import Undecided, enclose, rational, related, same
 from theory.ledger.search import counterexample
-from theory.ledger.search import run as run_search
 from theory.ledger.units import MixedUnits, units_of
 from theory.losses import strategies
 from theory.losses.functions import Curve, Ramps, clamp
@@ -61,18 +59,6 @@ def test_units_follow_the_expression() -> None:
         units_of(loss + length, units)
     with pytest.raises(MixedUnits):
         units_of(sympy.log(loss), units)
-
-
-def test_a_search_without_power_fails() -> None:
-    integers = st.integers(1, 100)
-    strong = Search("", lambda n: (n, 2 * n), Twin("", sides=lambda n: (2 * n, n)), strategy=integers)
-    weak = Search("", lambda n: (n, 2 * n), Twin("", sides=lambda n: (n, n + 1)), strategy=integers)
-    false = Search("", lambda n: (n, 50), Twin("", sides=lambda n: (2 * n, n)), strategy=integers)
-    assert run_search(strong)[0]
-    assert not run_search(weak)[0]
-    assert "no power" in run_search(weak)[1]
-    assert not run_search(false)[0]
-    assert "counterexample" in run_search(false)[1]
 
 
 def test_a_search_repeats_itself() -> None:

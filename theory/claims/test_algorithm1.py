@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy
 
-from theory.ledger.claim import Check, Claim, Instance, Proof, Search, Sides, Step, Target, Twin, Verdict, Witness
+from theory import ledger
 from theory.losses.draws import rational, seeded
 from theory.updates import algorithm1
 from theory.updates.algorithm1 import Settings, State
@@ -30,38 +30,38 @@ def algorithm_step(theta: Any, sigma: Any, floor: Any, lr: Any) -> Any:
     return theta - after.theta[0]
 
 
-def _same(at: Instance) -> Sides:
+def _same(at: ledger.Instance) -> ledger.Sides:
     clip = Fraction(at["R"]) / 2  # R/(2√d), d = 1
     return algorithm_step(at["theta"], at["sigma"], clip, at["lr"]), theorem_step(
         at["theta"], at["sigma"], clip, at["lr"]
     )
 
 
-def _homogeneous(at: Instance) -> Sides:
+def _homogeneous(at: ledger.Instance) -> ledger.Sides:
     return tuple(
         factor * theorem_step(theta, at["sigma"], at["clip"], at["lr"])
         for factor, theta in ((1, at["factor"] * at["theta"]), (at["factor"], at["theta"]))
     )
 
 
-def _algorithm_is_linear() -> bool:
+def _algorithm_is_linear(power: int = 1) -> bool:
     g, h, floor, lr, gamma, eps, k = sympy.symbols("g h lambda eta gamma epsilon k", positive=True)
 
     def length(gradient: Any) -> Any:
         return lr * gradient / (gamma * sympy.Max(h, floor) + eps)
 
-    return sympy.simplify(length(k * g) - k * length(g)) == 0
+    return sympy.simplify(length(k * g) - k**power * length(g)) == 0
 
 
-SAME = Claim(
+SAME = ledger.Claim(
     id="ALG-same",
     place="Algorithm 1 and section 3.5 against section 4 and Lemma 10",
     statement=r"Algorithm 1, $\theta - \eta\, m/(\gamma \max(h, \lambda_i) + \epsilon)$, is the update that the "
     r"theorem analyses, $\theta - \eta V^\top \mathrm{clip}(V H^{-1} \nabla L, \lambda_i)$.",
-    expected=Verdict.REFUTED,
+    expected=ledger.Verdict.REFUTED,
     answer="One bounds the step from above, the other the curvature from below; no choice of constants makes them one.",
     evidence=(
-        Witness(
+        ledger.Witness(
             text=r"The case most alike: $L = \frac12\theta^2$, $h$ the exact Hessian 1, no momentum, $\gamma = 1$, "
             r"$\epsilon = 0$, $R = 1$, so $\lambda = \frac12$, and $\eta = \frac12$. From $\theta = 1$ Algorithm 1 "
             r"moves by $\frac12 \cdot \frac{1}{\max(1, 1/2)} = \frac12$, the theorem's update by $\frac12 \cdot "
@@ -72,11 +72,11 @@ SAME = Claim(
             harmless={"theta": Fraction(1, 4), "sigma": Fraction(1), "R": 1, "lr": Fraction(1, 2)},
             relation="==",
         ),
-        Witness(
+        ledger.Witness(
             text=r"With floor, η, γ, ε of Algorithm 1 chosen at will: on a quadratic its step is proportional to θ, "
             r"the theorem's is not. With the clip $\frac12$, $\eta = \frac12$: at $\theta = 2$ it moves by $\frac14$, "
             r"twice its move at $\theta = 1$ is $\frac12$.",
-            target=Target.KINDEST,
+            target=ledger.Target.KINDEST,
             instance={
                 "theta": Fraction(1),
                 "factor": 2,
@@ -95,14 +95,15 @@ SAME = Claim(
             },
             relation="==",
         ),
-        Proof(
+        ledger.Proof(
             text="Algorithm 1's step is linear in the gradient for every choice of its constants, given h.",
-            target=Target.KINDEST,
+            target=ledger.Target.KINDEST,
             steps=(
-                Step(
+                ledger.Step(
                     r"$\frac{\eta\, k g}{\gamma\max(h,\lambda)+\epsilon} = k \frac{\eta\, "
                     r"g}{\gamma\max(h,\lambda)+\epsilon}$ for all positive symbols.",
                     _algorithm_is_linear,
+                    {"power": 2},
                 ),
             ),
         ),
@@ -116,7 +117,7 @@ SAME = Claim(
 # --- ALG-reduce ---------------------------------------------------------------------------------------------------
 
 
-def make_run(rng: random.Random, most: Fraction | int = 1) -> Instance:
+def make_run(rng: random.Random, most: Fraction | int = 1) -> ledger.Instance:
     """A run on a random quadratic with random layers, floors, directions, anneal and curvature estimates.
 
     Estimates lie in [0, most · floor]; up to most = 1 their average h stays below the floor.
@@ -144,7 +145,7 @@ def make_run(rng: random.Random, most: Fraction | int = 1) -> Instance:
     }
 
 
-def _trajectories(run: Instance) -> Sides:
+def _trajectories(run: ledger.Instance) -> ledger.Sides:
     """Σ over the steps of the squared distance of the two trajectories, each on its own gradients; and 0."""
     state = State.start(run["theta"])
     iterates = [run["theta"], run["theta"]]
@@ -158,16 +159,16 @@ def _trajectories(run: Instance) -> Sides:
     return distance, 0
 
 
-def _floor_wins() -> bool:
+def _floor_wins(share: int = 1) -> bool:
     floor, gap = sympy.symbols("lambda delta", nonnegative=True)
-    return sympy.simplify(sympy.Max(floor - gap, floor).rewrite(sympy.Abs) - floor) == 0
+    return sympy.simplify(sympy.Max(floor - gap, floor).rewrite(sympy.Abs) - share * floor) == 0
 
 
-def _polyak_form() -> bool:
+def _polyak_form(weight: int = 1) -> bool:
     theta, before, m, g, size, beta, alpha = sympy.symbols("theta before m g s beta alpha")
     now = before - size * m  # the last step: θ_t = θ_{t−1} − s m_{t−1}
     return sympy.expand((theta - size * (beta * m + alpha * g)).subs(theta, now)
-                        - (now - size * alpha * g + beta * (now - before))) == 0  # fmt: skip
+                        - (now - size * alpha * g + weight * beta * (now - before))) == 0  # fmt: skip
 
 
 def _tensors_agree() -> str:
@@ -200,37 +201,40 @@ def _tensors_agree() -> str:
     return f"{steps} steps in {d} dimensions, h at most {largest:.2g} of its floor: equal bit for bit"
 
 
-REDUCE = Claim(
+REDUCE = ledger.Claim(
     id="ALG-reduce",
     place="ours, of Algorithm 1",
     statement=r"While $h \le \lambda_i$ in every coordinate, Algorithm 1 is heavy-ball zeroth-order SGD with the step "
     r"$\eta/(\gamma\lambda_i + \epsilon)$ for layer $i$ and the weight $\alpha(t)$ on the gradient: the same iterates.",
-    expected=Verdict.HOLDS,
+    expected=ledger.Verdict.HOLDS,
     answer="Equal trajectories, exactly; the curvature plays no part then, only the floors scale the layers' steps.",
     evidence=(
-        Proof(
+        ledger.Proof(
             text=r"If $h \le \lambda_i$ the denominator is the constant $\gamma\lambda_i + \epsilon$ of the layer, and "
             r"what is left is the momentum form of the heavy ball. Induction over the steps: the same θ gives the same "
             r"two losses, so the same $c\\,z$.",
             steps=(
-                Step(r"$\max(\lambda - \delta, \lambda) = \lambda$ for $\delta \ge 0$.", _floor_wins),
-                Step(
+                ledger.Step(
+                    r"$\max(\lambda - \delta, \lambda) = \lambda$ for $\delta \ge 0$.", _floor_wins, {"share": 2}
+                ),
+                ledger.Step(
                     r"With $\theta_t = \theta_{t-1} - s\, m_{t-1}$ and $m_t = \beta_1 m_{t-1} + \alpha g_t$: "
                     r"$\theta_t - s\, m_t = \theta_t - s\,\alpha g_t + \beta_1(\theta_t - \theta_{t-1})$.",
                     _polyak_form,
+                    {"weight": 2},
                 ),
             ),
         ),
-        Search(
+        ledger.Search(
             text="Quadratics with one to three layers of widths 1 and 2, rational curvatures, floors, constants, "
             "anneals and directions, two to four steps, each trajectory on its own SPSA gradients (exact on a "
             "quadratic). Estimates are drawn in [0, λ]; h, an average of these and of 0, stays there.",
             strategy=seeded(make_run),
             sides=_trajectories,
             relation="==",
-            twin=Twin("h may exceed the floor", strategy=seeded(lambda rng: make_run(rng, most=3))),
+            twin=ledger.Twin("h may exceed the floor", strategy=seeded(lambda rng: make_run(rng, most=3))),
         ),
-        Check("The same on tensors, through `helene.functional`.", _tensors_agree),
+        ledger.Check("The same on tensors, through `helene.functional`.", _tensors_agree),
     ),
     note="A constant η and no weight decay are needed only for the form without a momentum; with both, θ is the same "
     "as that of momentum SGD whose step is η over the layer's constant.",

@@ -11,8 +11,10 @@ from typing import Any
 
 import sympy
 
+from theory import ledger
 from theory.curvature.moments import gaussian_mean
-from theory.ledger.claim import Check, Claim, Instance, Proof, Search, Sides, Step, Twin, Verdict
+from theory.ledger.constants import constant
+from theory.ledger.steps import positive
 from theory.losses.draws import rational, seeded
 
 Vector = tuple[Any, ...]
@@ -28,16 +30,13 @@ def dot(u: Vector, v: Vector) -> Any:
     return sum((a * b for a, b in zip(u, v, strict=True)), Fraction(0))
 
 
-def denominators(at: Instance) -> Vector:
+def denominators(at: ledger.Instance) -> Vector:
     """γ max(h, λ) + ε of Algorithm 1."""
     return tuple(at["gamma"] * max(h, floor) + at["eps"] for h, floor in zip(at["h"], at["floors"], strict=True))
 
 
-def make_problem(rng: random.Random, reach: Fraction | int = 1, size: int | None = None) -> Instance:
-    """A coupled positive definite quadratic, any estimates and floors, and a step up to ``reach`` of the safe one.
-
-    Safe is η < 2 min_j D_j/Σ_k |H_jk|.
-    """
+def make_problem(rng: random.Random, two: Fraction | int = 2, size: int | None = None) -> ledger.Instance:
+    """A coupled positive definite quadratic, any estimates and floors, and η < two · min_j D_j/Σ_k |H_jk|."""
     d = size or rng.randint(1, 3)
     half = [[rng.randint(-2, 2) for _ in range(d)] for _ in range(d)]
     H = tuple(tuple(Fraction(sum(row[i] * row[j] for row in half) + (i == j)) for j in range(d)) for i in range(d))
@@ -49,87 +48,95 @@ def make_problem(rng: random.Random, reach: Fraction | int = 1, size: int | None
         "eps": rational(rng, 0, 1),
         "theta": (Fraction(rng.choice((-2, -1, 1, 2))), *(Fraction(rng.randint(-2, 2)) for _ in range(d - 1))),
     }
-    safe = 2 * min(D / sum(abs(value) for value in row) for D, row in zip(denominators(at), H, strict=True))
-    return {**at, "eta": safe * reach * rational(rng, Fraction(1, 6), Fraction(11, 12), 12)}
+    safe = min(D / sum(abs(value) for value in row) for D, row in zip(denominators(at), H, strict=True))
+    return {**at, "eta": two * safe * rational(rng, Fraction(1, 6), Fraction(11, 12), 12)}
 
 
 # --- FLOOR-descent ------------------------------------------------------------------------------------------------
 
 
-def _before_and_after(at: Instance) -> Sides:
+ROW, SLACK = sympy.symbols("r s", positive=True)
+
+
+def _before_and_after(at: ledger.Instance) -> ledger.Sides:
     g = apply(at["H"], at["theta"])
     after = tuple(value - at["eta"] * gj / D for value, gj, D in zip(at["theta"], g, denominators(at), strict=True))
     return dot(after, apply(at["H"], after)) / 2, dot(at["theta"], g) / 2
 
 
-def _decrease_identity() -> bool:
+def _decrease_identity(half: int = 2) -> bool:
     a, b, c, D1, D2, eta = sympy.symbols("a b c D1 D2 eta", positive=True)
     H, D = sympy.Matrix([[a, b], [b, c]]), sympy.diag(D1, D2)
     theta = sympy.Matrix(sympy.symbols("x y"))
     g = H * theta
     after = theta - eta * D.inv() * g
     change = ((after.T * H * after) - (theta.T * H * theta))[0] / 2
-    claimed = -(eta**2) / 2 * (g.T * D.inv() * (2 / eta * D - H) * D.inv() * g)[0]
+    claimed = -(eta**2) / half * (g.T * D.inv() * (2 / eta * D - H) * D.inv() * g)[0]
     return sympy.simplify(change - claimed) == 0
 
 
-def _exact_curvature() -> bool:
+def _exact_curvature(sign: int = 1) -> bool:
     """H diagonal and h = H: (2/η)(γ max(σ, λ) + ε) − σ > 0 for η < 2γ; λ = σ + δ or σ = λ + δ."""
     sigma, gap, gamma, eps, slack = sympy.symbols("sigma delta gamma epsilon s", positive=True)
-    bigger = (1 + slack) / gamma * (gamma * (sigma + gap) + eps) - sigma
+    bigger = (1 + sign * slack) / gamma * (gamma * (sigma + gap) + eps) - sigma
     equal = (1 + slack) / gamma * (gamma * sigma + eps) - sigma
     return bool(sympy.expand(bigger).is_positive) and bool(sympy.expand(equal).is_positive)
 
 
-def _floor_alone() -> bool:
+def _floor_alone(share: int = 1) -> bool:
     """γλ = (1 + s) ησ_max/2: (2/η)D − H ⪰ ((2/η)γλ − σ_max)I ≻ 0; s = 0, D = γλ: θ⁺ = −θ along the top eigenvector."""
     top, eta, slack, theta = sympy.symbols("sigma eta s theta", positive=True)
-    enough = sympy.expand(2 / eta * (1 + slack) * eta * top / 2 - top)
-    reflected = theta - eta * top * theta / (eta * top / 2)
+    enough = sympy.expand(2 / eta * (share + slack) * eta * top / 2 - top)
+    reflected = theta - eta * top * theta / (share * eta * top / 2)
     return bool(enough.is_positive) and reflected == -theta
 
 
-DESCENT = Claim(
+DESCENT = ledger.Claim(
     id="FLOOR-descent",
     place="ours, of Algorithm 1, line 15",
     statement=r"On $L = \frac12\theta^\top H\theta$, $H \succ 0$, the step $\theta - \eta D^{-1}\nabla L$, $D = "
     r"\gamma\max(h,\lambda)+\epsilon$, lowers $L$ from every $\theta$ with $\nabla L \ne 0$ exactly if $\frac2\eta D - "
-    r"H$ is positive definite; $\eta < 2\min_j D_j/\sum_k |H_{jk}|$ suffices.",
-    expected=Verdict.HOLDS,
+    r"H$ is positive definite; $\eta < «two»\min_j D_j/\sum_k |H_{jk}|$ suffices.",
+    expected=ledger.Verdict.HOLDS,
+    constants={"two": ledger.Constant(2, Fraction(9, 4))},
     answer="Over-estimates of h never break descent, under-estimates do; a floor λ > ησ_max/(2γ) always mends it.",
     evidence=(
-        Proof(
+        ledger.Proof(
             text=r"$L^+ - L = -\frac{\eta^2}{2}\, g^\top D^{-1}\big(\frac2\eta D - H\big) D^{-1} g$. Negative for "
             r"every $g \ne 0$ if the middle is positive definite; if not, some $v \ne 0$ has $v^\top(\frac2\eta D - "
             r"H)v \le 0$, and $g = Dv$, that is $\theta = H^{-1}Dv$, does not descend.",
             steps=(
-                Step(
+                ledger.Step(
                     "The identity, for a symmetric 2×2 H (the algebra is the same in every dimension).",
                     _decrease_identity,
+                    {"half": 1},
                 ),
-                Step(
-                    r"Under the sufficient condition $\frac2\eta D - H$ is strictly diagonally dominant with positive "
-                    r"diagonal."
+                positive(
+                    r"With $\eta = \frac{«two»}{1+s}\min_j D_j/\sum_k|H_{jk}|$, $s > 0$: $\frac2\eta D_j - "
+                    r"\sum_k|H_{jk}| > 0$, so $\frac2\eta D - H$ is strictly diagonally dominant with positive "
+                    r"diagonal.",
+                    sympy.expand(2 * (1 + SLACK) / constant("two") * ROW - ROW),
                 ),
-                Step(
+                ledger.Step(
                     r"With $h = H$ diagonal and exact, $\eta < 2\gamma$ suffices for every λ and ε ($\frac2\eta = "
                     r"\frac{1+s}{\gamma}$).",
                     _exact_curvature,
+                    {"sign": -1},
                 ),
-                Step(
+                ledger.Step(
                     r"$\gamma\lambda > \frac12\eta\sigma_{\max}$ suffices without any h; at equality, with $\epsilon = "
                     r"0$ and h below λ, the step along the top eigenvector only turns its sign.",
                     _floor_alone,
+                    {"share": 2},
                 ),
             ),
         ),
-        Search(
+        ledger.Search(
             text="Coupled positive definite quadratics of one to three dimensions, any estimates h, floors, γ, ε; η "
             "below the sufficient bound.",
-            strategy=seeded(make_problem),
+            strategy=lambda two: seeded(lambda rng: make_problem(rng, two)),
             sides=_before_and_after,
             relation="<",
-            twin=Twin("η up to twice the bound", strategy=seeded(lambda rng: make_problem(rng, reach=2))),
         ),
     ),
     note=r"So the floor guards against curvature that is estimated too small: $\gamma\lambda > "
@@ -141,16 +148,16 @@ DESCENT = Claim(
 # --- FLOOR-spsa ---------------------------------------------------------------------------------------------------
 
 
-def expected_change(at: Instance, fourth: int = 2) -> Any:
+def expected_change(at: ledger.Instance, two: Fraction = Fraction(2)) -> Any:
     """−η gᵀD⁻¹g + (η²/2)(|g|² tr(D⁻¹HD⁻¹) + 2 gᵀD⁻¹HD⁻¹g)."""
     D, g, eta = denominators(at), apply(at["H"], at["theta"]), at["eta"]
     scaled = tuple(gj / Dj for gj, Dj in zip(g, D, strict=True))
     trace = sum((at["H"][j][j] / D[j] ** 2 for j in range(len(D))), Fraction(0))
-    noise = dot(g, g) * trace + fourth * dot(scaled, apply(at["H"], scaled))
+    noise = dot(g, g) * trace + two * dot(scaled, apply(at["H"], scaled))
     return -eta * dot(g, scaled) + eta**2 / 2 * noise
 
 
-def _mean_change(at: Instance) -> Any:
+def _mean_change(at: ledger.Instance) -> Any:
     """The same mean from the polynomial in z, term by term."""
     D, eta = denominators(at), at["eta"]
     z = sympy.symbols(f"z:{len(D)}")
@@ -160,12 +167,17 @@ def _mean_change(at: Instance) -> Any:
     return gaussian_mean(sympy.sympify(change), z)
 
 
-def _fourth_moments() -> bool:
+def _fourth_moments(two: Fraction = Fraction(2)) -> bool:
     g = sympy.symbols("g:3")
     z = sympy.symbols("z:3")
     square = sum(a**2 for a in g)
     return all(
-        sympy.expand(gaussian_mean(dot(g, z) ** 2 * z[j] * z[k], z) - square * int(j == k) - 2 * g[j] * g[k]) == 0
+        sympy.expand(
+            gaussian_mean(dot(g, z) ** 2 * z[j] * z[k], z)
+            - square * int(j == k)
+            - sympy.Rational(two.numerator, two.denominator) * g[j] * g[k]
+        )
+        == 0
         for j in range(3)
         for k in range(3)
     )
@@ -184,7 +196,7 @@ def _flat_coordinate() -> str:
     return f"curvatures 1 and 1e-6, gradient (1, 0): η up to {bare:.1e} without a floor, {floored:.2f} with 0.1"
 
 
-def _best_preconditioner() -> bool:
+def _best_preconditioner(times: int = 1) -> bool:
     """(Σ a_j x_j)² ≤ Σ a_j²/σ_j · Σ σ_j x_j² (a = g²): Lagrange's identity for three coordinates, a sum of squares."""
     a, x, sigma = (sympy.symbols(f"{name}:3", positive=True) for name in ("a", "x", "s"))
     left = sum(p * q for p, q in zip(a, x, strict=True)) ** 2
@@ -194,7 +206,7 @@ def _best_preconditioner() -> bool:
         for j in range(3)
         for k in range(j + 1, 3)
     )
-    return sympy.simplify(right - left - squares) == 0
+    return sympy.simplify(right - left - times * squares) == 0
 
 
 def _figure() -> str:
@@ -231,46 +243,45 @@ def _figure() -> str:
     ).svg
 
 
-SPSA = Claim(
+SPSA = ledger.Claim(
     id="FLOOR-spsa",
     place="ours, of Algorithm 1, lines 4, 5 and 15, without momentum",
     statement=r"On $L = \frac12\theta^\top H\theta$ the step $-\eta D^{-1} c z$, $c = z^\top g$, $z \sim N(0, I)$, "
     r"changes $L$ on average by $-\eta\, g^\top D^{-1} g + \frac{\eta^2}{2}\big(\|g\|^2\,\mathrm{tr}(D^{-1}HD^{-1}) + "
-    r"2\, g^\top D^{-1}HD^{-1}g\big)$.",
-    expected=Verdict.HOLDS,
+    r"«two»\, g^\top D^{-1}HD^{-1}g\big)$.",
+    expected=ledger.Verdict.HOLDS,
+    constants={"two": ledger.Constant(Fraction(2), Fraction(21, 10))},
     answer="The noise goes with tr(D⁻¹HD⁻¹), so flat coordinates with small h spoil the step; there the floor is "
     "needed.",
     evidence=(
-        Proof(
+        ledger.Proof(
             text=r"$L^+ - L = -\eta\,c\, g^\top D^{-1}z + \frac{\eta^2}{2}c^2 z^\top D^{-1}HD^{-1}z$ and the moments "
             r"of $z$.",
             steps=(
-                Step(
+                ledger.Step(
                     r"$E[(z^\top g)^2 z_j z_k] = \|g\|^2\delta_{jk} + 2 g_j g_k$ (three dimensions; two more add only "
                     r"$\|g\|^2$).",
                     _fourth_moments,
                 ),
-                Step(r"$E[c\,z] = g$; the sum of the second term over $D^{-1}HD^{-1}$ gives trace and form."),
-                Step(
+                ledger.Step(r"$E[c\,z] = g$; the sum of the second term over $D^{-1}HD^{-1}$ gives trace and form."),
+                ledger.Step(
                     r"The best diagonal, H diagonal: to leading order in d the decrease at the best η is "
                     r"$\frac{(\sum_j g_j^2/D_j)^2}{2\|g\|^2\sum_j \sigma_j/D_j^2} \le \frac{\sum_j "
                     r"g_j^4/\sigma_j}{2\|g\|^2}$, attained by $D_j \propto \sigma_j/g_j^2$ (Lagrange's identity).",
                     _best_preconditioner,
+                    {"times": 2},
                 ),
             ),
         ),
-        Search(
+        ledger.Search(
             text="Coupled quadratics in three dimensions: the formula against the mean of the polynomial in z, term by "
             "term.",
             strategy=seeded(lambda rng: make_problem(rng, size=3)),
-            sides=lambda at: (expected_change(at), _mean_change(at)),
+            sides=lambda at, two: (expected_change(at, two), _mean_change(at)),
             relation="==",
             num_examples=40,
-            twin=Twin(
-                "without the term 2 gᵀD⁻¹HD⁻¹g", sides=lambda at: (expected_change(at, fourth=0), _mean_change(at))
-            ),
         ),
-        Check("The largest η that descends on average, with one flat coordinate.", _flat_coordinate),
+        ledger.Check("The largest η that descends on average, with one flat coordinate.", _flat_coordinate),
     ),
     figure=_figure,
     note=r"Descent on average holds exactly for $\eta < \frac{2\,g^\top D^{-1}g}{\|g\|^2\mathrm{tr}(D^{-1}HD^{-1}) + 2 "

@@ -7,23 +7,23 @@ from typing import Any
 
 import sympy
 
+from theory import ledger
 from theory.curvature import labels, moments
 from theory.curvature.labels import Model
-from theory.ledger.claim import Check, Claim, Instance, Proof, Sides, Step, Target, Verdict, Witness
 
 ONE, HALF, TWO_THIRDS = Fraction(1), Fraction(1, 2), Fraction(2, 3)
 
 
-def _spread_of_squares(at: Instance) -> Sides:
+def _spread_of_squares(at: ledger.Instance) -> ledger.Sides:
     """Variance of one sample's squared gradient (of the mean of B of them: over B), true and sampled labels."""
     return tuple(moments.variance(labels.squares_law(at["model"], sampled)) for sampled in (False, True))
 
 
-def _spread_of_returned(at: Instance) -> Sides:
+def _spread_of_returned(at: ledger.Instance) -> ledger.Sides:
     return tuple(moments.variance(labels.returned_law(at["model"], at["batch"], sampled)) for sampled in (False, True))
 
 
-def _label_noise() -> bool:
+def _label_noise(sign: int = 1) -> bool:
     """Given the input: variances q(1−q)(1−2p)²x⁴, q the true rate, and p(1−p)(1−2p)²x⁴; bias (q−p)(1−2p)x²."""
     p, q, x = sympy.symbols("p q x", positive=True)
 
@@ -39,7 +39,7 @@ def _label_noise() -> bool:
     bias = expected(law(q)) - p * (1 - p) * x**2
     return (
         sympy.expand(variance(q) - q * (1 - q) * (1 - 2 * p) ** 2 * x**4) == 0
-        and sympy.expand(bias - (q - p) * (1 - 2 * p) * x**2) == 0
+        and sympy.expand(bias - sign * (q - p) * (1 - 2 * p) * x**2) == 0
     )
 
 
@@ -71,14 +71,14 @@ def _spread_of_both() -> str:
 
 CERTAIN: Model = (labels.binary(TWO_THIRDS, ONE, weight=HALF), labels.binary(TWO_THIRDS, ONE, Fraction(0), HALF))
 
-CLAIM = Claim(
+CLAIM = ledger.Claim(
     id="GNB-variance",
     place="Section 3.4, second paragraph",
     statement="A-GNB's true labels give a smaller variance than GNB's sampled labels.",
-    expected=Verdict.REFUTED,
+    expected=ledger.Verdict.REFUTED,
     answer="Larger where labels are less certain than the model, and off the optimum as B grows; equal where unbiased.",
     evidence=(
-        Witness(
+        ledger.Witness(
             text=r"Mean of squares, logistic regression, $x = 1$, the model at $\frac23$, labels a fair coin. The "
             r"squares are $\frac19$ and $\frac49$, so the variance is $P(1-P)\,\frac19$: $\frac14\cdot\frac19 = "
             r"\frac1{36}$ with true labels, $\frac29\cdot\frac19 = \frac2{81}$ with sampled ones.",
@@ -87,29 +87,29 @@ CLAIM = Claim(
             recorded=(Fraction(1, 36), Fraction(2, 81)),
             harmless={"model": (labels.binary(TWO_THIRDS, ONE),)},
         ),
-        Witness(
+        ledger.Witness(
             text=r"Labels without noise and the estimate that Algorithm 2 returns, $B = 8$: inputs 1 and 0 equally "
             r"likely, the model at $\frac23$, labels always 1. Off the optimum the variance grows with B: "
             r"$\frac{5}{192}$ here, with sampled labels $\frac{2}{81}$ (for every B).",
-            target=Target.KINDEST,
+            target=ledger.Target.KINDEST,
             instance={"model": CERTAIN, "batch": 8},
             sides=_spread_of_returned,
             recorded=(Fraction(5, 192), Fraction(2, 81)),
             harmless={"model": CERTAIN, "batch": 1},
         ),
-        Proof(
+        ledger.Proof(
             text=r"Given the input, binary labels with the rate q, model p: the squares' variances are "
             r"$q(1-q)(1-2p)^2x^4$ and $p(1-p)(1-2p)^2x^4$, and A-GNB's bias is $(q-p)(1-2p)x^2$.",
-            target=Target.KINDEST,
+            target=ledger.Target.KINDEST,
             steps=(
-                Step("Both formulas.", _label_noise),
-                Step(
+                ledger.Step("Both formulas.", _label_noise, {"sign": -1}),
+                ledger.Step(
                     "So where A-GNB is unbiased (q = p, or p = ½) the variances are equal; smaller comes with a bias."
                 ),
             ),
         ),
-        Check("A rare class.", _imbalance),
-        Check("The spread of both on four classifiers.", _spread_of_both),
+        ledger.Check("A rare class.", _imbalance),
+        ledger.Check("The spread of both on four classifiers.", _spread_of_both),
     ),
     note="That the variance added by drawing labels is gone when none are drawn is true and says nothing: given a "
     "minibatch, no function of it varies. What an optimizer meets is the variance over minibatches, judged above; the "

@@ -8,21 +8,8 @@ from random import Random
 import sympy
 from flint import fmpq
 
-from theory.ledger.claim import (
-    Claim,
-    Instance,
-    Line,
-    PrintedProof,
-    Proof,
-    ProofVerdict,
-    Search,
-    Sides,
-    Target,
-    Twin,
-    Units,
-    Verdict,
-    Witness,
-)
+from theory import ledger
+from theory.ledger.constants import constant
 from theory.ledger.steps import by_hand, identity, nonnegative
 from theory.losses.draws import seeded
 from theory.losses.functions import least
@@ -31,13 +18,13 @@ from theory.losses.layers import Layer
 from theory.losses.strategies import ROOTS, any_layer, meet
 
 
-def _newton(at: Instance) -> Sides:
+def _newton(at: ledger.Instance) -> ledger.Sides:
     """The Newton step |H⁻¹∇L| (d = 1) and the clip λ."""
     _, slope, curvature = layer(at).parts[0]
     return abs(slope / curvature), at["clip"]
 
 
-def _conditions(at: Instance) -> dict[str, bool]:
+def _conditions(at: ledger.Instance) -> dict[str, bool]:
     here = layer(at)
     return {
         **assumptions(at),
@@ -46,46 +33,46 @@ def _conditions(at: Instance) -> dict[str, bool]:
     }
 
 
-def _case(threshold: fmpq):
-    """A layer with L − min L ≤ threshold · μλ², mostly just so, λ = R/(2√d), and a step size."""
+def _case(eighth: fmpq):
+    """A layer with L − min L ≤ eighth · μλ², mostly just so, λ = R/(2√d), and a step size."""
 
     def make(rng: Random) -> tuple[Layer, fmpq, fmpq]:
         here = any_layer(rng)
-        share = threshold / (2 * ROOTS[here.dimension]) ** 2
+        share = eighth / (2 * ROOTS[here.dimension]) ** 2
         here = meet(here, lambda there: there.gap / (share * there.mu))
         assert here.radius is not None
         return here, here.radius / (2 * ROOTS[here.dimension]), rng.choice((fmpq(1, 4), fmpq(1, 2), fmpq(3, 4)))
 
-    return make
+    return seeded(make)
 
 
-def _unclipped(case: tuple[Layer, fmpq, fmpq]) -> Sides:
+def _unclipped(case: tuple[Layer, fmpq, fmpq]) -> ledger.Sides:
     """The largest coordinate of the Newton step in the eigenbasis, and the clip."""
     here, clip, _ = case
     return -least(-abs(u / sigma) for u, sigma in here.spectrum), clip
 
 
-def _contraction(factor: fmpq):
-    def sides(case: tuple[Layer, fmpq, fmpq]) -> Sides:
-        here, clip, eta = case
-        return here.step(clip, eta).gap, (1 - factor * eta * (1 - eta)) * here.gap
-
-    return sides
+def _contraction(case: tuple[Layer, fmpq, fmpq], one: fmpq) -> ledger.Sides:
+    here, clip, eta = case
+    return here.step(clip, eta).gap, (1 - one * eta * (1 - eta)) * here.gap
 
 
 mu, lam, R, d, eta, gap, q = sympy.symbols("mu lambda R d eta G q", positive=True)
+EIGHTH, ONE = constant("eighth"), constant("one")
+LEAST = fmpq(1, 8)
 
 CLAIMS = (
-    Claim(
+    ledger.Claim(
         id="L11",
         place="Lemma 11 (convergence lemma)",
         statement=r"Let $\lambda_i \le R_i/\sqrt{d_i}$ and $L(\theta_T) - \min L \le \frac18\mu_i^2$. Then for $t \ge "
         r"T$ nothing is clipped, $\theta_{t+1} = \theta_t - \eta H^{-1}\nabla L$, and $L(\theta_t) - \min L \le "
         r"(1-\eta(1-\eta))^{t-T}(L(\theta_T) - \min L)$.",
-        expected=Verdict.HOLDS_AFTER_REPAIR,
-        answer="False: μ² is no loss; with the threshold μλ²/8 clipping stops and the rate holds.",
+        expected=ledger.Verdict.HOLDS_AFTER_REPAIR,
+        answer="False: μ² is no loss; with the threshold «eighth» μλ² clipping stops and the rate holds.",
+        constants={"eighth": ledger.Constant(LEAST, fmpq(1, 7)), "one": ledger.Constant(fmpq(1), fmpq(19, 10))},
         evidence=(
-            Witness(
+            ledger.Witness(
                 text=r"$L = 8\theta^2$, $\mu = 16$, $\theta = 2$, $\lambda = R = 1$: the gap is $32 = "
                 r"\frac18\cdot16^2$, but the Newton step is $\theta = 2 > \lambda$: it is clipped.",
                 instance=parabola(16, 2, R=1, clip=1),
@@ -94,7 +81,7 @@ CLAIMS = (
                 harmless=parabola(4, 1, R=1, clip=1),
                 hypotheses=_conditions,
             ),
-            Units(
+            ledger.Units(
                 text=r"The gap is a loss; $\mu^2$ is a squared loss over a fourth power of length. The Sophia paper "
                 r"has $\frac18\mu\rho^2$.",
                 lhs=gap,
@@ -103,59 +90,56 @@ CLAIMS = (
                 recorded=({"loss": 1}, {"loss": 2, "θ": -4}),
                 mended=mu * lam**2 / 8,
             ),
-            Proof(
+            ledger.Proof(
                 text=r"With $\lambda \le \frac R{2\sqrt d}$, $\frac18\mu\lambda^2 \le \frac1{16}\mu R^2$, so L7 "
                 r"(repaired) gives $\|H^{-1}g\|^2 \le \frac8\mu\cdot\frac18\mu\lambda^2 = \lambda^2$: no coordinate is "
                 r"clipped. The gap does not grow (L10, repaired), so this stays so. Without clipping L10 reads "
                 r"$G_{t+1} \le G_t - (\eta-\eta^2)g^TH^{-1}g$ and $G \le g^TH^{-1}g$ (L8; L9's gap lemma with $D \le "
                 r"R$), hence the factor $1 - \eta(1-\eta)$.",
-                target=Target.REPAIRED,
+                target=ledger.Target.REPAIRED,
                 steps=(
                     nonnegative(
                         r"$\frac1{16}\mu R^2 - \frac18\mu\frac{R^2}{4d} = \frac{\mu R^2(2d-1)}{32d} \ge 0$ for $d \ge "
                         r"1$ (put $d = 1 + q$).",
                         sympy.factor((mu * R**2 / 16 - mu * R**2 / (32 * d)).subs(d, 1 + q)),
                     ),
-                    identity(r"$\frac8\mu\cdot\frac18\mu\lambda^2 = \lambda^2$.", 8 / mu * mu * lam**2 / 8, lam**2),
+                    identity(
+                        r"$\frac8\mu\cdot«eighth»\mu\lambda^2 = \lambda^2$.", 8 / mu * EIGHTH * mu * lam**2, lam**2
+                    ),
                     identity(
                         r"$G - (\eta-\eta^2)G = (1-\eta(1-\eta))G$.",
                         gap - (eta - eta**2) * gap,
-                        (1 - eta * (1 - eta)) * gap,
+                        (1 - ONE * eta * (1 - eta)) * gap,
                     ),
-                    by_hand(r"Lemmas 7, 8, 10 in their repaired forms."),
+                    by_hand("The lemmas in their repaired forms.", "L7", "L8", "L9", "L10"),
                 ),
             ),
-            Search(
+            ledger.Search(
                 text=r"No clipping: layers of all families with $L - \min L \le \frac18\mu\lambda^2$, mostly just so, "
                 r"$\lambda = \frac R{2\sqrt d}$. The constant 8 is sharp.",
-                target=Target.REPAIRED,
-                strategy=seeded(_case(fmpq(1, 8))),
+                target=ledger.Target.REPAIRED,
+                strategy=_case,
                 sides=_unclipped,
-                twin=Twin(r"The threshold $\frac17\mu\lambda^2$.", strategy=seeded(_case(fmpq(1, 7)))),
             ),
-            Search(
+            ledger.Search(
                 text=r"The rate: on the same layers one step with $\eta = \frac14, \frac12, \frac34$ multiplies the "
-                r"gap by at most $1 - \eta(1-\eta)$.",
-                target=Target.REPAIRED,
-                strategy=seeded(_case(fmpq(1, 8))),
-                sides=_contraction(fmpq(1)),
-                twin=Twin(
-                    r"$1 - \frac{19}{10}\eta(1-\eta)$ (spikes of the curvature at θ give $\frac9{16}$ for $\eta = "
-                    r"\frac12$).",
-                    sides=_contraction(fmpq(19, 10)),
-                ),
+                r"gap by at most $1 - \eta(1-\eta)$. Spikes of the curvature at θ give $\frac9{16}$ for $\eta = "
+                r"\frac12$.",
+                target=ledger.Target.REPAIRED,
+                strategy=_case(LEAST),
+                sides=_contraction,
             ),
         ),
         repair=r"Let $\lambda_i \le \frac{R_i}{2\sqrt{d_i}}$, $0 < \eta < 1$ and $L(\theta_T) - \min L \le "
-        r"\frac18\mu_i\lambda_i^2$. Then nothing is clipped from $T$ on and the gap shrinks by $1-\eta(1-\eta)$ or "
+        r"«eighth»\mu_i\lambda_i^2$. Then nothing is clipped from $T$ on and the gap shrinks by $1-\eta(1-\eta)$ or "
         r"better a step.",
-        printed_proof=PrintedProof(
+        printed_proof=ledger.PrintedProof(
             lines=(
-                Line(
+                ledger.Line(
                     text=r"“By Lemma 7 … $\le \lambda_i$, so clipping will not happen” ($\nabla^2L - \nabla L$ is "
                     r"printed for $\nabla^2L^{-1}\nabla L$). From $\frac18\mu^2$ even the repaired Lemma 7 gives "
                     r"$\sqrt\mu$, not $\lambda$.",
-                    kindest=Witness(
+                    kindest=ledger.Witness(
                         text=r"$L = 8\theta^2$, $\theta = 2$, $\lambda = R = 1$: the Newton step is $2 > 1$.",
                         instance=parabola(16, 2, R=1, clip=1),
                         sides=_newton,
@@ -164,10 +148,10 @@ CLAIMS = (
                         hypotheses=_conditions,
                     ),
                 ),
-                Line(
+                ledger.Line(
                     text=r"“By Lemmas 5 and 10” $-(\eta-\eta^2)g^TH^{-1}g \le -\eta(1-\eta)G$: Lemma 5 bounds the "
                     r"other way round, $g^TH^{-1}g \le 4G$; Lemma 8 is needed.",
-                    gap=Witness(
+                    gap=ledger.Witness(
                         text=r"The numbers $g^TH^{-1}g = \frac12$ and $G = 1$ meet Lemma 5 but not $G \le g^TH^{-1}g$.",
                         instance={"gap": Fraction(1), "form": Fraction(1, 2)},
                         sides=lambda at: (at["gap"], at["form"]),
@@ -177,7 +161,7 @@ CLAIMS = (
                     ),
                 ),
             ),
-            expected=ProofVerdict.WRONG,
+            expected=ledger.ProofVerdict.WRONG,
         ),
     ),
 )

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from fractions import Fraction
 
-from theory.ledger.claim import Claim, Instance, Proof, Search, Sides, Step, Target, Twin, Verdict, Witness
-from theory.losses.draws import rational, seeded
+from theory import ledger
 from theory.sources import paper_numbers as paper
 from theory.sources.measured import measured
 
 HALF = Fraction(1, 2)  # whole gigabytes are printed
 
 
-def _factor(at: Instance) -> Sides:
+def _factor(at: ledger.Instance) -> ledger.Sides:
     return Fraction(at["gigabytes"], at["mezo_gigabytes"]), at["factor"]
-
-
-def _unrounded(rng: random.Random) -> tuple[Fraction, Fraction]:
-    """HELENE's and MeZO's memory, each within the rounding of the printed number."""
-    helene, mezo = (rational(rng, gb - HALF, gb + HALF, 100) for gb in (HELENE_GB, MEZO_GB))
-    return helene, mezo
 
 
 HELENE_GB, FT_GB, MEZO_GB = (Fraction(paper.MEMORY_GB[name]) for name in ("HELENE", "FT", "MeZO"))
@@ -34,55 +26,53 @@ def test_ends_of_the_interval():
     assert paper.rounded(FT_GB / HELENE_GB, 2) == Fraction("1.93")
 
 
-THREE = Claim(
+def _most_favourable(at: ledger.Instance) -> ledger.Sides:
+    """HELENE's memory at its least and the claimed factor times MeZO's at its most: a bound that is not reached."""
+    return at["gigabytes"] - HALF, at["factor"] * (at["mezo_gigabytes"] + HALF)
+
+
+THREE = ledger.Claim(
     id="MEM-3x",
     place="Appendix, Limitations",
     statement="Theoretically and practically HELENE requires only three times the memory of MeZO (OPT-1.3B: 14 GB and "
     "4 GB).",
-    expected=Verdict.HOLDS_AFTER_REPAIR,
-    answer="By the printed numbers 3.5 times; three is the least that their rounding allows.",
+    expected=ledger.Verdict.REFUTED,
+    answer="By the printed numbers 3.5 times; whatever was rounded, more than three and up to 4.1.",
     evidence=(
-        Witness(
+        ledger.Witness(
             text=r"$\frac{14\,\mathrm{GB}}{4\,\mathrm{GB}} = \frac72 > 3$.",
             instance={"gigabytes": paper.MEMORY_GB["HELENE"], "mezo_gigabytes": paper.MEMORY_GB["MeZO"], "factor": 3},
             sides=_factor,
             recorded=(Fraction(7, 2), 3),
             harmless={"gigabytes": 12, "mezo_gigabytes": 4, "factor": 3},
         ),
-        Proof(
-            text="A quotient of positive numbers increases in the first and decreases in the second, so its extremes "
-            "over the rounding intervals stand at two corners.",
-            target=Target.REPAIRED,
-            steps=(
-                Step(r"Least: $\frac{13.5}{4.5} = 3$.", lambda: LEAST == 3),
-                Step(r"Most: $\frac{14.5}{3.5} = \frac{29}{7} = 4.14$.", lambda: Fraction(29, 7) == MOST),
-            ),
-        ),
-        Search(
-            text=r"Memories within the rounding intervals $[13.5, 14.5] \times [3.5, 4.5]$.",
-            target=Target.REPAIRED,
-            strategy=seeded(_unrounded),
-            sides=lambda gb: (gb[0] / gb[1], 3),
-            relation=">=",
-            twin=Twin("at least 3.5 times", sides=lambda gb: (gb[0] / gb[1], Fraction(7, 2))),
+        ledger.Witness(
+            text=r"The most favourable rounding, halves up: HELENE's memory is at least $13.5$, three times MeZO's "
+            r"below $3\cdot4.5 = 13.5$.",
+            target=ledger.Target.KINDEST,
+            instance={"gigabytes": 14, "mezo_gigabytes": 4, "factor": 3},
+            sides=_most_favourable,
+            recorded=(Fraction(27, 2), Fraction(27, 2)),
+            harmless={"gigabytes": 13, "mezo_gigabytes": 4, "factor": 3},
+            relation="<",
         ),
     ),
-    repair="On OPT-1.3B HELENE needs at least three times MeZO's memory: 3.5 times by the printed numbers, at most "
-    "4.15 times given their rounding.",
-    note="In theory parameters, momentum and curvature are three times the *parameters*, if all have one dtype; MeZO's "
-    "total also holds activations. With 1.32 billion parameters, two more copies in 16 bits would add 5.3 GB to MeZO's "
+    note="“At least three times” is true, and the opposite of *only*. “Three” as the nearest whole number is neither "
+    "shown nor excluded: 14 and 4 GB stand for factors from 3.0 to 4.1. In theory parameters, momentum and curvature "
+    "are three times the *parameters*, if all have one dtype; MeZO's total also holds activations. With 1.32 billion "
+    "parameters, two more copies in 16 bits would add 5.3 GB to MeZO's "
     "4, in 32 bits 10.5 GB: the printed 14 GB fits 32-bit state." + measured("MEM-3x"),
 )
 
 
-TWELVE = Claim(
+TWELVE = ledger.Claim(
     id="MEM-12x",
     place='Table 2, last row ("FT (12x memory)"); appendix, Limitations',
     statement="On OPT-1.3B full fine-tuning with Adam needs twelve times the memory (27 GB; MeZO 4 GB).",
-    expected=Verdict.REFUTED,
+    expected=ledger.Verdict.REFUTED,
     answer="27/4 = 6.75 times MeZO's memory and 1.9 times HELENE's; no rounding gives more than 7.9.",
     evidence=(
-        Witness(
+        ledger.Witness(
             text=r"$\frac{27\,\mathrm{GB}}{4\,\mathrm{GB}} = \frac{27}{4} < 12$.",
             instance={"gigabytes": paper.MEMORY_GB["FT"], "mezo_gigabytes": paper.MEMORY_GB["MeZO"], "factor": 12},
             sides=_factor,
@@ -90,9 +80,9 @@ TWELVE = Claim(
             harmless={"gigabytes": 48, "mezo_gigabytes": 4, "factor": 12},
             relation=">=",
         ),
-        Witness(
+        ledger.Witness(
             text=r"The most favourable rounding and 'twelve' from 11.5 up: $\frac{27.5}{3.5} = \frac{55}{7} < 11.5$.",
-            target=Target.KINDEST,
+            target=ledger.Target.KINDEST,
             instance={"gigabytes": FT_GB + HALF, "mezo_gigabytes": MEZO_GB - HALF, "factor": Fraction(23, 2)},
             sides=_factor,
             recorded=(Fraction(55, 7), Fraction(23, 2)),

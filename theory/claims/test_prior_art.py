@@ -7,7 +7,7 @@ from typing import Any
 import sympy
 from sympy import Rational
 
-from theory.ledger.claim import Claim, Instance, Proof, Sides, Step, Target, Verdict, Witness
+from theory import ledger
 from theory.updates import algorithm1
 
 
@@ -26,13 +26,13 @@ def helene_denominator(h: tuple[Any, ...], gamma: Any, floors: tuple[Any, ...]) 
     return tuple(gamma * algorithm1.larger(value, floor) for value, floor in zip(h, floors, strict=True))
 
 
-def _from_textbook(at: Instance) -> Sides:
+def _from_textbook(at: ledger.Instance) -> ledger.Sides:
     floors = tuple(at["floor"] for _ in at["h"])
     textbook = eigenvalue_modification(at["h"], at["least"])
     return algorithm1.squared_distance(helene_denominator(at["h"], 1, floors), textbook), 0
 
 
-def _from_sophia(at: Instance) -> Sides:
+def _from_sophia(at: ledger.Instance) -> ledger.Sides:
     return (
         algorithm1.squared_distance(
             helene_denominator(at["h"], at["gamma"], at["floors"]), sophia_denominator(at["h"], at["gamma"], at["eps"])
@@ -41,14 +41,14 @@ def _from_sophia(at: Instance) -> Sides:
     )
 
 
-NOVEL = Claim(
+NOVEL = ledger.Claim(
     id="ALG-novel",
     place='Appendix A.3, "HELENE is the first method to clip the Hessian matrix in second-order optimization"',
     statement=r"No earlier second-order method clips the Hessian as $\max(h, \lambda)$ does.",
-    expected=Verdict.REFUTED,
+    expected=ledger.Verdict.REFUTED,
     answer="max(h, λ) is the textbook eigenvalue modification of Newton's method, and Sophia's max{γh, ε} with ε = γλ.",
     evidence=(
-        Witness(
+        ledger.Witness(
             text=r"Eigenvalue modification of Newton's method (Nocedal and Wright, Numerical Optimization, section "
             r"3.4) raises every eigenvalue below δ to δ. On the diagonal Hessian $(-1, 3)$ with $\lambda = \delta = 1$ "
             r"both give $(1, 3)$: distance 0, where the claim needs a difference.",
@@ -58,11 +58,12 @@ NOVEL = Claim(
             harmless={"h": (-1, 3), "floor": 1, "least": 2},
             relation="!=",
         ),
-        Witness(
+        ledger.Witness(
             text=r"Only diagonal preconditioners of language models, with a floor for each layer: Sophia (arXiv "
             r"2305.14342, Algorithm 3) divides by $\max\{\gamma h, \epsilon\}$. With its ε set to $\gamma\lambda_i$ "
-            r"for each layer: $\gamma = 2$, $h = (\frac14, 3)$, floors $(\frac12, 4)$ give $(1, 8)$ for both.",
-            target=Target.KINDEST,
+            r"for each layer: $\gamma = 2$, $h = (\frac14, 3)$, floors $(\frac12, 4)$ give $(1, 8)$ for both: "
+            r"distance 0.",
+            target=ledger.Target.KINDEST,
             instance={
                 "h": (Rational(1, 4), Rational(3)),
                 "gamma": 2,
@@ -79,10 +80,10 @@ NOVEL = Claim(
             },
             relation="!=",
         ),
-        Proof(
+        ledger.Proof(
             text=r"$\gamma \max(h, \lambda) = \max\{\gamma h, \gamma\lambda\}$ for every real $h$ and $\gamma > 0$.",
-            target=Target.KINDEST,
-            steps=(Step("Both orders of $h$ and λ.", lambda: _max_is_homogeneous()),),
+            target=ledger.Target.KINDEST,
+            steps=(ledger.Step("Both orders of $h$ and λ.", lambda power=1: _max_is_homogeneous(power), {"power": 2}),),
         ),
     ),
     note="What is left as new is to choose that constant for each layer, a setting for parameter groups. Sophia clips "
@@ -90,12 +91,12 @@ NOVEL = Claim(
 )
 
 
-def _max_is_homogeneous() -> bool:
+def _max_is_homogeneous(power: int = 1) -> bool:
     gamma, floor, gap = sympy.symbols("gamma lambda delta", positive=True)
     both = ((floor + gap, floor), (floor - gap, floor))
     return all(
         sympy.simplify(
-            (gamma * sympy.Max(a, b)).rewrite(sympy.Abs) - sympy.Max(gamma * a, gamma * b).rewrite(sympy.Abs)
+            (gamma**power * sympy.Max(a, b)).rewrite(sympy.Abs) - sympy.Max(gamma * a, gamma * b).rewrite(sympy.Abs)
         ) == 0
         for a, b in both
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from theory.ledger.claim import Claim, Instance, Sides, Target, Verdict, Witness
+from theory import ledger
 from theory.sources import paper_numbers as paper
 
 
@@ -16,7 +16,7 @@ def _squared_t(method: str, tuning: str, task: str) -> Fraction:
     return (other.value - one.value) ** 2 * paper.ROBERTA_RUNS / (one.deviation**2 + other.deviation**2)
 
 
-def _largest_t(at: Instance) -> Sides:
+def _largest_t(at: ledger.Instance) -> ledger.Sides:
     gains = [
         _squared_t(at["method"], tuning, task)
         for tuning in paper.TUNINGS
@@ -26,15 +26,15 @@ def _largest_t(at: Instance) -> Sides:
     return max(gains), 4
 
 
-NOISE = Claim(
+NOISE = ledger.Claim(
     id="TAB-noise",
     place="Table 1",
     statement="On RoBERTa-large HELENE's differences to MeZO exceed the noise that the printed standard deviations "
     "(five runs) imply: two standard errors of a difference of means.",
-    expected=Verdict.REFUTED,
+    expected=ledger.Verdict.REFUTED,
     answer="The largest of ten gains is 1.1 standard errors; only a loss exceeds two (MNLI with LoRA, 4.1).",
     evidence=(
-        Witness(
+        ledger.Witness(
             text=r"SST-2, full tuning, squared: $\frac{5\,(91.6-90.5)^2}{1.2^2+2.3^2} = \frac{605}{673} < 4$.",
             instance={"tuning": "FT", "task": "SST-2"},
             sides=lambda at: (_squared_t("HELENE", at["tuning"], at["task"]), 4),
@@ -42,10 +42,10 @@ NOISE = Claim(
             harmless={"tuning": "LoRA", "task": "MNLI"},
             relation=">=",
         ),
-        Witness(
+        ledger.Witness(
             text=r"At least one gain: the largest, SST-2 with prefix, is $\frac{5\,(91.7-90.8)^2}{1.7^2+0.6^2} = "
-            r"\frac{81}{65}$, that is 1.1 standard errors.",
-            target=Target.KINDEST,
+            r"\frac{81}{65} < 4$, that is 1.1 standard errors.",
+            target=ledger.Target.KINDEST,
             instance={"method": "HELENE"},
             sides=_largest_t,
             recorded=(Fraction(81, 65), 4),

@@ -7,13 +7,13 @@ from fractions import Fraction
 from flint import fmpq
 from sympy import Rational, log
 
-from theory.ledger.claim import Claim, Instance, Line, PrintedProof, ProofVerdict, Sides, Target, Verdict, Witness
+from theory import ledger
 from theory.losses.functions import as_fmpq, as_sympy
 from theory.losses.instances import assumptions, layer, parabola
 from theory.losses.layers import clipped_decrease, run, theorem_clip
 
 
-def _theorem(at: Instance) -> Sides:
+def _theorem(at: ledger.Instance) -> ledger.Sides:
     """Steps of the update, and the bound: first term over μR² if ``normalised``, plus slack."""
     here = layer(at)
     steps, _ = run(here, as_fmpq(at["target"]))
@@ -22,7 +22,7 @@ def _theorem(at: Instance) -> Sides:
     return steps, first + log(as_sympy(unit / (32 * as_fmpq(at["target"])))) + at["slack"]
 
 
-def _phases(at: Instance) -> dict[str, bool]:
+def _phases(at: ledger.Instance) -> dict[str, bool]:
     """What the two phases rest on, in its true form, at every step of the run: L10's descent, L11's factor."""
     here, descent, rate = layer(at), True, True
     clip = theorem_clip(here)
@@ -35,7 +35,7 @@ def _phases(at: Instance) -> dict[str, bool]:
     return {**assumptions(at), "descent (L10)": descent, "rate (L11)": rate}
 
 
-def _end_of_phase1(at: Instance) -> Sides:
+def _end_of_phase1(at: ledger.Instance) -> ledger.Sides:
     """Steps until the gap is μ²/8, and d · G0, which the combination books for this phase."""
     here = layer(at)
     steps, _ = run(here, here.mu**2 / 8)
@@ -43,16 +43,16 @@ def _end_of_phase1(at: Instance) -> Sides:
 
 
 CLAIMS = (
-    Claim(
+    ledger.Claim(
         id="T-proof",
         place="Proof of Theorem 1 (appendix)",
         statement=r"The two printed phases (Lemma 10 until the gap is $\frac18\mu_i^2$, Lemma 11 from there) prove $T "
         r"\le \max_i\{d_i(L(\theta_{0,i}) - \min L) + \ln\frac{\mu_iR_i^2}{32d_i\epsilon}\}$.",
-        expected=Verdict.REFUTED,
+        expected=ledger.Verdict.REFUTED,
         answer="False: no step count is derived for phase 1, phase 2's is off by a factor 2, and neither gives the "
         "printed sum.",
         evidence=(
-            Witness(
+            ledger.Witness(
                 text=r"$L = \frac18\theta^2$, $\mu = \frac14$, $R = 1$, $\theta_0 = 2$, $\epsilon = \frac1{128}$: both "
                 r"phases hold in their true form at every step, it takes 7 steps ($2, \frac74, \dots, \frac12, "
                 r"\frac14$), and the conclusion is $\frac12 + \ln1$.",
@@ -62,7 +62,7 @@ CLAIMS = (
                 harmless=parabola(8, 2, R=1, target=Fraction(1, 4), normalised=False, slack=0),
                 hypotheses=_phases,
             ),
-            Witness(
+            ledger.Witness(
                 text=r"Nor do they prove the sum with $\frac1{\mu R^2}$ in the first term and $+3$ for rounding: $L = "
                 r"\frac12\theta^2$, $R = 1$, $\theta_0 = 4$, $\epsilon = \frac1{32}$ takes 15 steps, and $8 + \ln1 + 3 "
                 r"= 11$.",
@@ -71,16 +71,16 @@ CLAIMS = (
                 recorded=(15, 11),
                 harmless=parabola(1, 8, R=1, target=Fraction(1, 32), normalised=True, slack=3),
                 hypotheses=_phases,
-                target=Target.KINDEST,
+                target=ledger.Target.KINDEST,
             ),
         ),
-        printed_proof=PrintedProof(
+        printed_proof=ledger.PrintedProof(
             lines=(
-                Line(
+                ledger.Line(
                     text=r"Phase 1 “continues until” $L - \min L \le \frac18\mu_i^2$ (a loss against a squared "
                     r"curvature). Its number of steps, booked as $d_i(L(\theta_{0,i}) - \min L)$ in the end, is "
                     r"nowhere derived.",
-                    gap=Witness(
+                    gap=ledger.Witness(
                         text=r"$L = \frac18\theta^2$, $R = 1$, $\theta_0 = 2$: 7 steps until the gap is $\frac1{128} = "
                         r"\frac18\mu^2$, booked $d\,G_0 = \frac12$.",
                         instance=parabola(Fraction(1, 4), 2, R=1, target=Fraction(1, 128)),
@@ -90,11 +90,11 @@ CLAIMS = (
                         hypotheses=assumptions,
                     ),
                 ),
-                Line(
+                ledger.Line(
                     text=r"“$\frac18\mu_i^2 \approx \epsilon \Rightarrow T_i \approx "
                     r"\ln(G_0/\epsilon)/(-\ln(1-\eta(1-\eta)))$”: the target is given, it is not $\frac18\mu^2$; and "
                     r"the rate of phase 2 is used from $\theta_0$ on, where clipped steps shrink the gap less.",
-                    kindest=Witness(
+                    kindest=ledger.Witness(
                         text=r"$L = \frac12\theta^2$, $R = 1$, $\theta_0 = 8$: the first step (of $\frac14$) leaves "
                         r"$(\frac{31}{32})^2 = \frac{961}{1024}$ of the gap, more than $\frac34$.",
                         instance=parabola(1, 8, R=1, target=Fraction(1, 32)),
@@ -104,10 +104,10 @@ CLAIMS = (
                         hypotheses=assumptions,
                     ),
                 ),
-                Line(
+                ledger.Line(
                     text=r"“$T_i \approx 2\ln(G_0/\epsilon)$ for $\eta = \frac12$, since $\ln(1-\eta(1-\eta)) \approx "
                     r"-\eta(1-\eta)$”: that is $-\frac14$, so 4 and not 2 ($1/\ln\frac43 = 3.48$ exactly).",
-                    kindest=Witness(
+                    kindest=ledger.Witness(
                         text=r"$\frac1{\frac12\cdot\frac12} = 4 \ne 2$.",
                         instance={"eta": Rational(1, 2), "printed": 2},
                         sides=lambda at: (1 / (at["eta"] * (1 - at["eta"])), at["printed"]),
@@ -116,10 +116,10 @@ CLAIMS = (
                         relation="==",
                     ),
                 ),
-                Line(
+                ledger.Line(
                     text=r"“Combining”: the sum $d_iG_0 + \ln\frac{\mu_iR_i^2}{32d_i\epsilon}$ does not follow from "
                     r"$T_i \approx 2\ln(G_0/\epsilon)$.",
-                    gap=Witness(
+                    gap=ledger.Witness(
                         text=r"$d = 1$, $G_0 = \frac12$, $\mu R^2 = 1$, $\epsilon = \frac1{32}$: $2\ln16 = 5.5$, the "
                         r"sum is $\frac12 + \ln1$.",
                         instance={"gap": Rational(1, 2), "unit": Rational(1), "target": Rational(1, 32)},
@@ -133,7 +133,7 @@ CLAIMS = (
                     ),
                 ),
             ),
-            expected=ProofVerdict.WRONG,
+            expected=ledger.ProofVerdict.WRONG,
         ),
         note=r"What the phases do prove, with the gap lemma for the first, is the separable theorem: T-maxd.",
     ),

@@ -7,7 +7,7 @@ from fractions import Fraction
 import sympy
 from sympy import Rational, sqrt
 
-from theory.ledger.claim import Claim, Instance, Sides, Target, Verdict, Witness
+from theory import ledger
 from theory.ledger.exact import related
 from theory.losses.functions import as_fmpq, as_sympy
 from theory.losses.instances import assumptions, layer, parabola
@@ -16,7 +16,7 @@ from theory.losses.layers import run
 STEPS = 6
 
 
-def _step(at: Instance, point: tuple) -> tuple:
+def _step(at: ledger.Instance, point: tuple) -> tuple:
     """L = √(1 + x²) + ½ Σ_j y_j²: Newton steps x(1 + x²) and y_j, clipped at R/(2√d), halved."""
     clip = at["R"] / (2 * sqrt(len(point)))
     newton = (point[0] * (1 + point[0] ** 2), *point[1:])
@@ -27,24 +27,24 @@ def _gap(point: tuple) -> sympy.Expr:
     return sqrt(1 + point[0] ** 2) - 1 + sum(y**2 for y in point[1:]) / 2
 
 
-def _after(at: Instance, steps: int) -> tuple:
+def _after(at: ledger.Instance, steps: int) -> tuple:
     point = at["theta"]
     for _ in range(steps):
         point = _step(at, point)
     return point
 
 
-def _run(at: Instance) -> Sides:
+def _run(at: ledger.Instance) -> ledger.Sides:
     """The part of the gap that x is responsible for after STEPS steps, and ε."""
     return sqrt(1 + _after(at, STEPS)[0] ** 2) - 1, at["target"]
 
 
-def _bound(at: Instance) -> sympy.Expr:
+def _bound(at: ledger.Instance) -> sympy.Expr:
     d = len(at["theta"])
     return d * _gap(at["theta"]) + sympy.log(at["R"] ** 2 / (32 * d * at["target"]))
 
 
-def _parabola_run(at: Instance) -> Sides:
+def _parabola_run(at: ledger.Instance) -> ledger.Sides:
     """Steps on ½θ² with R the distance and, as every radius will do, a radius of Assumption 2; and the bound."""
     here = layer(at)
     steps, _ = run(here, as_fmpq(at["target"]))
@@ -53,11 +53,11 @@ def _parabola_run(at: Instance) -> Sides:
     )
 
 
-def _both_meanings(at: Instance) -> dict[str, bool]:
+def _both_meanings(at: ledger.Instance) -> dict[str, bool]:
     return {**assumptions(at), "‖θ_0 − θ*‖ = R": abs(at["theta"]) == at["R"]}
 
 
-def _cycle(at: Instance) -> dict[str, bool]:
+def _cycle(at: ledger.Instance) -> dict[str, bool]:
     distance2 = sum(x**2 for x in at["theta"])
     return {
         "‖θ_0 − θ*‖ ≤ R": related(distance2, "<=", at["R"] ** 2),
@@ -66,20 +66,20 @@ def _cycle(at: Instance) -> dict[str, bool]:
     }
 
 
-def _exact_distance(at: Instance) -> dict[str, bool]:
+def _exact_distance(at: ledger.Instance) -> dict[str, bool]:
     return {**_cycle(at), "‖θ_0 − θ*‖ = R": sum(x**2 for x in at["theta"]) == at["R"] ** 2}
 
 
 CLAIMS = (
-    Claim(
+    ledger.Claim(
         id="T-radius",
         place="Theorem 1, its last sentence, and the paragraph after it",
         statement=r"The bound is true with $R_i$ “the bound on the distance between $\theta_{0,i}$ and $\theta_i^*$” "
         r"($\lambda_i = \frac{R_i}{2\sqrt{d_i}}$, $\eta = \frac12$); Assumption 2 holds with some radius.",
-        expected=Verdict.REFUTED,
+        expected=ledger.Verdict.REFUTED,
         answer="False: with that clip the update can cycle for ever; R_i must be the radius of Assumption 2.",
         evidence=(
-            Witness(
+            ledger.Witness(
                 text=r"$L = \sqrt{1+x^2}$, $d = 1$, $\theta_0 = 2$, $R = 16 \ge 2$, so $\lambda = 8$. The Newton step "
                 r"at 2 is $x(1+x^2) = 10$, clipped 8, halved 4: $2 \to -2 \to 2 \to \dots$ The gap stays $\sqrt5 - 1 > "
                 r"1 = \epsilon$. (Assumption 2 holds with radius $\frac23\ln2$.)",
@@ -89,7 +89,7 @@ CLAIMS = (
                 harmless={"theta": (Rational(1, 2),), "R": Rational(16), "target": Rational(1)},
                 hypotheses=_cycle,
             ),
-            Witness(
+            ledger.Witness(
                 text=r"With $R$ exactly the distance: $d = 9$, $L = \sqrt{1+x^2} + \frac12\sum_{j=1}^8y_j^2$, "
                 r"$\theta_0 = (2; 46, 12, 6, 2, 0, 0, 0, 0)$, $R^2 = 4 + 2116 + 144 + 36 + 4 = 48^2$, $\lambda = "
                 r"\frac{48}{2\cdot3} = 8$. $x$ cycles between $\pm2$ as before.",
@@ -106,9 +106,9 @@ CLAIMS = (
                     "target": Rational(1),
                 },
                 hypotheses=_exact_distance,
-                target=Target.KINDEST,
+                target=ledger.Target.KINDEST,
             ),
-            Witness(
+            ledger.Witness(
                 text=r"With both meanings at once, a further hypothesis: $L = \frac12\theta^2$, $\theta_0 = R = 1$ "
                 r"(Assumption 2 holds with every radius), $\epsilon = \frac1{32}$: $1, \frac34, \frac12, \frac14$ are "
                 r"3 steps, the bound is $\frac12 + \ln1$.",
@@ -117,7 +117,7 @@ CLAIMS = (
                 recorded=(3, Rational(1, 2)),
                 harmless=parabola(1, 8, R=8, target=2),
                 hypotheses=_both_meanings,
-                target=Target.KINDEST,
+                target=ledger.Target.KINDEST,
             ),
         ),
         note=r"In Lemmas 2 to 11 $R_i$ is the radius of Assumption 2. With that radius alone see T-const.",

@@ -2,58 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
 import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from helene.lab.report_files import write_summary, write_text
-from theory.ledger.claim import Claim, Evidence, Line, Proof, Search, Verdict, Witness
+from theory.ledger import library
+from theory.ledger.claim import Claim, Evidence, Line, Proof, Verdict, Witness
 from theory.ledger.ids import IDS, SECTIONS
 from theory.ledger.judge import Finding, Judgement, show
 
-HERE = Path(__file__).parent.parent
-PROOFS = HERE / "proofs"
+PROOFS = library.HERE / "proofs"
 #: For each page of ``theory/proofs``, its checks: text, passed, seconds.
 Proofs = Mapping[str, Sequence[Mapping[str, Any]]]
 TITLE = "The claims of the paper, judged"
 COMMAND = "pytest theory/"
-
-
-def module_paths() -> list[Path]:
-    """Every module that may list claims, in order."""
-    return sorted(path for path in HERE.rglob("test_*.py") if "__pycache__" not in path.parts)
-
-
-@cache
-def _claims() -> dict[str, tuple[Claim, str]]:
-    """Each claim with the path of its module, relative to the repository."""
-    found: dict[str, tuple[Claim, str]] = {}
-    for path in module_paths():
-        name = ".".join((HERE.name, *path.relative_to(HERE).with_suffix("").parts))
-        for claim in getattr(importlib.import_module(name), "CLAIMS", ()):
-            if claim.id in found:
-                raise ValueError(f"{claim.id} is judged twice, the second time in {path.name}; an id has one module")
-            found[claim.id] = (claim, path.relative_to(HERE.parent).as_posix())
-    return found
-
-
-def load_claims() -> list[Claim]:
-    """All claims of all modules: those of ``ids.py`` in its order, then statements of our own in the modules' order.
-
-    Raises:
-        ValueError: If an id is judged twice.
-    """
-    claims = {id: claim for id, (claim, _) in _claims().items()}
-    return [claims[id] for id in IDS if id in claims] + [claims[id] for id in claims if id not in IDS]
-
-
-def module_of(id: str) -> str:
-    """The path of the module that judges an id, relative to the repository."""
-    return _claims()[id][1]
 
 
 def section_of(id: str) -> str:
@@ -139,10 +105,13 @@ def _check_record(evidence: Evidence, finding: Finding) -> dict[str, Any]:
         "kind": finding.kind.__name__.lower(),
         "target": finding.target,
         "confirmed": finding.confirmed,
-        "text": finding.text,
+        "text": evidence.text,
         "detail": finding.detail,
-        "twin": evidence.twin.text if isinstance(evidence, Search) else None,
-        "steps": [{"text": step.text, "by_machine": step.check is not None} for step in evidence.steps]
+        "powers": [dataclasses.asdict(power) for power in finding.powers],
+        "steps": [
+            {"text": step.text, "by_machine": step.check is not None, "cites": list(step.cites)}
+            for step in evidence.steps
+        ]
         if isinstance(evidence, Proof)
         else [],
         "seconds": finding.seconds,

@@ -9,20 +9,26 @@ What backs which verdict (see :func:`theory.ledger.judge.verdict_from`):
 ==================  ==================================================================================================
 holds               Proof(printed) and Search(printed), no Witness; an exhaustive Search is a Proof as well
 holds_after_repair  Witness(printed), Proof(repaired) and Search(repaired)
-refuted             Witness(printed) and Witness(kindest), the kindest reading that keeps the point; see :func:`both`
+refuted             Witness(printed) and Witness(kindest), the kindest reading that keeps the point
 ill_posed           Units or Undefined, nothing else in the claim itself; a ``reading`` is judged beside it
 not_decidable       Missing: two worlds that agree with all that is printed and disagree on the claim
 ==================  ==================================================================================================
+
+What tells a repair from a refutation is :data:`RULE`.
+
+Numbers that a statement asserts are its constants (:class:`Constant`). Searches and steps take them as keyword
+arguments, texts as ``«name»``; the run puts a false value in the place of each and demands that search and proof fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from theory.ledger.exact import Relation
+from theory.ledger.exact import Relation, rational
 
 if TYPE_CHECKING:
     import sympy
@@ -30,6 +36,13 @@ if TYPE_CHECKING:
 
 Instance = Mapping[str, Any]
 Sides = tuple[Any, Any]
+
+#: What tells a repair from a refutation; stated on the page.
+RULE = (
+    "A repair keeps what the sentence asserts: it may add a hypothesis, and mend a constant, a unit or a symbol. "
+    "Where only another assertion is true, or one that the sentence denies, the claim is refuted; its note says what "
+    "is true."
+)
 
 
 class Verdict(StrEnum):
@@ -88,63 +101,91 @@ class Witness:
     target: Target = Target.PRINTED
 
 
-def both(witness: Witness) -> tuple[Witness, Witness]:
-    """One witness against the printed form and, as the kindest reading asserts the same here, against that too."""
-    return replace(witness, target=Target.PRINTED), replace(witness, target=Target.KINDEST)
+@dataclass(frozen=True)
+class Constant:
+    """A number of a statement, and a false one: past the best value that is attained.
+
+    With the false one in its place the same search must refute the statement, and the same proof must fail.
+
+    Args:
+        claimed: As the statement has it.
+        false: Between this and the claimed value lies the best one.
+    """
+
+    claimed: Any
+    false: Any
+
+    @property
+    def factor(self) -> Fraction | None:
+        """How far the false value is from the best one at most; None for numbers that are not positive."""
+        claimed, false = rational(self.claimed), rational(self.false)
+        if claimed is None or false is None or min(claimed, false) <= 0:
+            return None
+        return max(claimed / false, false / claimed)
 
 
 @dataclass(frozen=True)
 class Twin:
-    """A statement close to the claim and false: a hypothesis dropped, or a constant past the best one attained.
-
-    Fields left None are those of the search. The same search must refute it.
-    """
+    """The statement with a hypothesis dropped: other instances, everything else shared. It must fall."""
 
     text: str
-    sides: Callable[[Any], Sides] | None = None
     strategy: SearchStrategy[Any] | None = None
     cases: Sequence[Any] | None = None
-    relation: Relation | None = None
 
 
 @dataclass(frozen=True)
 class Search:
     """A search for counterexamples over instances that satisfy the hypotheses by construction.
 
+    Its false twins are the statement with a false constant, for each constant that it takes, and ``twin``; there must
+    be one, and each must fall.
+
     Args:
         text: Which families, which ranges, how the hypotheses are certified.
-        sides: Both sides at an instance: exact numbers or Arb enclosures, never floats.
-        twin: What the same search must refute.
-        strategy: Hypothesis strategy; or
+        sides: Both sides at an instance, from the constants it names: exact numbers or Arb enclosures, never floats.
+        strategy: Hypothesis strategy, or what makes it from constants; or
         cases: a finite list, gone through in full. With ``exhaustive`` these are all cases there are, and the
             search is a proof as well.
+        twin: The statement with a hypothesis dropped.
         relation: How the statement relates the sides.
         target: The printed or the repaired statement.
         num_examples: Instances in a normal run; the profile ``deep`` multiplies it.
     """
 
     text: str
-    sides: Callable[[Any], Sides]
-    twin: Twin
-    strategy: SearchStrategy[Any] | None = None
+    sides: Callable[..., Sides]
+    strategy: SearchStrategy[Any] | Callable[..., SearchStrategy[Any]] | None = None
     cases: Sequence[Any] | None = None
+    twin: Twin | None = None
     exhaustive: bool = False
     relation: Relation = "<="
     target: Target = Target.PRINTED
-    num_examples: int = 400
+    num_examples: int = 200
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a proof of ours; ``check`` returns True where a machine confirms it, None where a reader must."""
+    """One step of a proof of ours.
+
+    Args:
+        text: What it says.
+        check: Returns True where a machine confirms it, from the constants it names; None where a reader must.
+        false: Arguments with which the check must fail, for a step that no false constant breaks.
+        cites: Claims that the step rests on, in the form that is true; where one falls, the proof falls.
+    """
 
     text: str
-    check: Callable[[], bool] | None = None
+    check: Callable[..., bool] | None = None
+    false: Mapping[str, Any] = field(default_factory=dict)
+    cites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Proof:
-    """A proof, re-derived; at least one step is checked by machine and none of the checks may fail."""
+    """A proof, re-derived; at least one step is checked by machine, and each such check can fail.
+
+    Each constant of the claim is needed: with the false value some step fails.
+    """
 
     text: str
     steps: tuple[Step, ...]
@@ -196,18 +237,20 @@ class Missing:
     Args:
         text: What is missing and what would settle the claim.
         what: The missing thing, in a few words.
-        consistent: Whether a world agrees with all that the paper prints.
+        printed: What the paper prints about such a world, by name, and whether the world agrees with it.
         assertion: Whether the claim is true in a world.
         true_world: A world where it is true.
         false_world: A world where it is false.
+        impossible: For each name in ``printed`` a third world, which contradicts this and nothing else.
     """
 
     text: str
     what: str
-    consistent: Callable[[Instance], bool]
+    printed: Callable[[Instance], Mapping[str, bool]]
     assertion: Callable[[Instance], bool]
     true_world: Instance
     false_world: Instance
+    impossible: Mapping[str, Instance]
 
 
 @dataclass(frozen=True)
@@ -260,7 +303,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of the paper.
+    """One claim of the paper. Its texts may hold ``«name»`` for a constant or a formula.
 
     Args:
         id: As in ``theory/ledger/ids.py``.
@@ -269,6 +312,9 @@ class Claim:
         expected: The verdict that the evidence is expected to give. Compared with it, never used to reach it.
         answer: What was found, one sentence for the table (plain text).
         evidence: What backs the verdict.
+        constants: The numbers that the statement judged asserts (the repaired one where there is a repair).
+        formulas: Expressions in :func:`theory.ledger.constants.constant` symbols, given to searches and steps as
+            constants are.
         repair: The repaired statement, for ``holds_after_repair``.
         printed_proof: The printed proof's lines, where the paper prints one.
         reading: For ``ill_posed``: an interpretation, judged beside it.
@@ -282,6 +328,8 @@ class Claim:
     expected: Verdict
     evidence: tuple[Evidence, ...]
     answer: str
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    formulas: Mapping[str, sympy.Expr] = field(default_factory=dict)
     repair: str | None = None
     printed_proof: PrintedProof | None = None
     reading: Reading | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -43,8 +44,12 @@ def rational(value: Any) -> Fraction | None:
     return None
 
 
-def enclose(value: Any) -> flint.arb:
-    """An enclosure of a number (rational, Arb, or sympy expression without free symbols) at the present precision.
+def enclose(value: Any, where: Mapping[Any, Any] | None = None) -> flint.arb:
+    """An enclosure of a number (rational, Arb, or sympy expression) at the present precision.
+
+    Args:
+        value: The number.
+        where: What stands for the symbols of an expression.
 
     Raises:
         TypeError: If the value is a float (its rounding is unknown) or contains something not listed here.
@@ -57,32 +62,34 @@ def enclose(value: Any) -> flint.arb:
     if isinstance(value, float):
         raise TypeError(f"a float has an unknown error, got {value!r}; pass a Fraction, a sympy number or an arb")
     value = sympy.sympify(value)
+    if where is not None and value in where:
+        return enclose(where[value])
     if value is sympy.pi:
         return flint.arb.pi()
     if value is sympy.E:
         return flint.arb(1).exp()
     if isinstance(value, sympy.Add):
-        return sum((enclose(term) for term in value.args), flint.arb(0))
+        return sum((enclose(term, where) for term in value.args), flint.arb(0))
     if isinstance(value, sympy.Mul):
         product = flint.arb(1)
         for factor in value.args:
-            product *= enclose(factor)
+            product *= enclose(factor, where)
         return product
     if isinstance(value, sympy.Pow):
         base, power = value.args
         if base is sympy.E:
-            return enclose(power).exp()
+            return enclose(power, where).exp()
         if power == sympy.Rational(1, 2):
-            return enclose(base).sqrt()
-        return enclose(base) ** enclose(power)
+            return enclose(base, where).sqrt()
+        return enclose(base, where) ** enclose(power, where)
     if isinstance(value, (sympy.Max, sympy.Min)):
-        parts = [enclose(part) for part in value.args]
+        parts = [enclose(part, where) for part in value.args]
         result = parts[0]
         for part in parts[1:]:
             result = result.max(part) if isinstance(value, sympy.Max) else result.min(part)
         return result
     if value.func in _FUNCTIONS:
-        return _FUNCTIONS[value.func](enclose(value.args[0]))
+        return _FUNCTIONS[value.func](enclose(value.args[0], where))
     raise TypeError(f"no enclosure is known for {value!r} ({type(value).__name__})")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from theory.ledger import search
+from theory.ledger import library, search
 from theory.ledger.claim import (
     Check,
     Claim,
@@ -19,12 +19,14 @@ from theory.ledger.claim import (
     ProofVerdict,
     Reading,
     Search,
+    Step,
     Target,
     Undefined,
     Units,
     Verdict,
     Witness,
 )
+from theory.ledger.constants import PLACE, named_by, needed, values_of, written
 from theory.ledger.exact import related, same
 from theory.ledger.units import MixedUnits, units_of
 
@@ -33,7 +35,8 @@ from theory.ledger.units import MixedUnits, units_of
 class Finding:
     """What one piece of evidence came to in this run.
 
-    ``exhaustive`` marks a search through all cases there are, which is a proof too.
+    ``exhaustive`` marks a search through all cases there are, which is a proof too; ``powers`` say which false twins
+    a search refuted.
     """
 
     kind: type
@@ -43,6 +46,7 @@ class Finding:
     detail: str
     seconds: float = 0.0
     exhaustive: bool = False
+    powers: tuple[search.Power, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,15 +104,31 @@ class Examined:
     seconds: float = 0.0
 
 
+#: What judgements of this process failed at, by claim: what other claims rest on.
+_FAILURES: dict[str, tuple[str, ...]] = {}
+
+
 def judge(claim: Claim) -> Judgement:
     """Runs all of the claim's evidence in this process and compares what it backs with what is expected."""
-    return conclude(claim, examine_claim(claim))
+    judgement = conclude(claim, examine_claim(claim))
+    _FAILURES[claim.id] = judgement.failures
+    return judgement
+
+
+def fallen(id: str) -> str:
+    """Why nothing can rest on a claim; empty where it stands. Judges it on the first call."""
+    claim = library.claim(id)
+    if claim.expected not in (Verdict.HOLDS, Verdict.HOLDS_AFTER_REPAIR):
+        return f"{id} is {claim.expected}"
+    if id not in _FAILURES:
+        judge(claim)
+    return f"{id} fails: {_FAILURES[id][0]}" if _FAILURES[id] else ""
 
 
 def examine_claim(claim: Claim) -> Examined:
     """Runs the claim's evidence, its printed proof's lines and its reading."""
     start = time.perf_counter()
-    findings = tuple(examine(evidence) for evidence in claim.evidence)
+    findings = tuple(examine(evidence, claim) for evidence in claim.evidence)
     lines = tuple(examine_line(line) for line in claim.printed_proof.lines) if claim.printed_proof else ()
     reading = examine_claim(read(claim, claim.reading)) if claim.reading else None
     return Examined(findings, lines, reading, round(time.perf_counter() - start, 3))
@@ -122,6 +142,7 @@ def conclude(claim: Claim, examined: Examined) -> Judgement:
         failures.append(f"the evidence backs {verdict or 'no verdict'}, expected {claim.expected}")
     if (claim.repair is None) == (claim.expected is Verdict.HOLDS_AFTER_REPAIR):
         failures.append("a repaired statement belongs to holds_after_repair, and only there")
+    failures += _unprinted(claim) + _unrefuted(claim, examined.findings)
     lines: tuple[tuple[Line, str, str], ...] = ()
     proof = None
     if claim.printed_proof is not None:
@@ -131,7 +152,23 @@ def conclude(claim: Claim, examined: Examined) -> Judgement:
     if claim.reading is not None and examined.reading is not None:
         reading = conclude(read(claim, claim.reading), examined.reading)
         failures += [f"reading: {failure}" for failure in reading.failures]
-    return Judgement(claim, verdict, proof, examined.findings, lines, reading, tuple(failures), examined.seconds)
+    found = written(claim)
+    return Judgement(found, verdict, proof, examined.findings, lines, reading, tuple(failures), examined.seconds)
+
+
+def _unrefuted(claim: Claim, findings: Sequence[Finding]) -> list[str]:
+    """Constants whose false value no search refuted."""
+    powers = {power.constant for finding in findings for power in finding.powers}
+    return [f"no search has the power to refute {one.false} for «{name}»" for name, one in claim.constants.items()
+            if name not in powers]  # fmt: skip
+
+
+def _unprinted(claim: Claim) -> list[str]:
+    """Constants and formulas that the statement judged does not take from here; 0 and 1 need not be spelled."""
+    printed = set(PLACE.findall(claim.statement if claim.repair is None else claim.repair))
+    through = needed(claim, printed)
+    silent = [name for name, one in claim.constants.items() if name not in through and one.claimed not in (0, 1)]
+    return [f"«{name}» is not in the statement" for name in (*silent, *sorted(set(claim.formulas) - printed))]
 
 
 def read(claim: Claim, reading: Reading) -> Claim:
@@ -143,6 +180,8 @@ def read(claim: Claim, reading: Reading) -> Claim:
         expected=reading.expected,
         evidence=reading.evidence,
         answer="",
+        constants=claim.constants,
+        formulas=claim.formulas,
         repair=reading.repair,
     )
 
@@ -189,17 +228,27 @@ def line_status(found: Mapping[str, Finding]) -> str:
     return next(confirmed, "open")
 
 
-def examine(evidence: Evidence) -> Finding:
-    """Runs one piece of evidence. An exception inside it is a failure to confirm, with its text as the detail."""
+#: The claim of evidence that has no constants.
+_NONE = Claim("", "", "", Verdict.HOLDS, (), "")
+
+
+def examine(evidence: Evidence, claim: Claim = _NONE) -> Finding:
+    """Runs one piece of a claim's evidence. An exception inside it is a failure to confirm, with its text as detail."""
     start = time.perf_counter()
     target = getattr(evidence, "target", Target.PRINTED)
+    powers: tuple[search.Power, ...] = ()
     try:
-        confirmed, detail = _RUNNERS[type(evidence)](evidence)
+        if isinstance(evidence, Search):
+            confirmed, detail, powers = search.run(evidence, claim)
+        elif isinstance(evidence, Proof):
+            confirmed, detail = _proof(evidence, claim)
+        else:
+            confirmed, detail = _RUNNERS[type(evidence)](evidence)
     except Exception as error:  # any error means: not confirmed
         confirmed, detail = False, f"{type(error).__name__}: {error}"
     exhaustive = isinstance(evidence, Search) and evidence.exhaustive
     seconds = round(time.perf_counter() - start, 3)
-    return Finding(type(evidence), target, confirmed, evidence.text, detail, seconds, exhaustive)
+    return Finding(type(evidence), target, confirmed, evidence.text, detail, seconds, exhaustive, powers)
 
 
 def show(value: Any) -> str:
@@ -222,18 +271,37 @@ def _witness(witness: Witness) -> tuple[bool, str]:
     return True, f"claimed {show(lhs)} {witness.relation} {show(rhs)}, which is false"
 
 
-def _search(evidence: Search) -> tuple[bool, str]:
-    return search.run(evidence)
-
-
-def _proof(proof: Proof) -> tuple[bool, str]:
+def _proof(proof: Proof, claim: Claim) -> tuple[bool, str]:
+    values = values_of(claim)
     checked = [step for step in proof.steps if step.check is not None]
     for step in checked:
-        if step.check is not None and step.check() is not True:
+        if not _confirms(step, values):
             return False, f"step not confirmed: {step.text}"
     if not checked:
         return False, "no step is checked by machine"
+    for step in checked:
+        wrong = step.false and not _confirms(step, {**values, **step.false})
+        if not wrong and not any(_breaks(step, name, claim) for name in claim.constants):
+            return False, f"step that can't fail: {step.text}"
+    for name, one in claim.constants.items():
+        if proof.target is not Target.KINDEST and not any(_breaks(step, name, claim) for step in checked):
+            return False, f"the proof goes through with {one.false} for «{name}» as well"
+    for id in (id for step in proof.steps for id in step.cites):
+        if reason := fallen(id):
+            return False, f"rests on {reason}"
     return True, f"{len(checked)} of {len(proof.steps)} steps checked by machine"
+
+
+def _breaks(step: Step, name: str, claim: Claim) -> bool:
+    """Whether the step fails with the constant's false value."""
+    values = values_of(claim, name)
+    if step.check is None or name not in needed(claim, set(named_by(step.check, values))):
+        return False
+    return not _confirms(step, values)
+
+
+def _confirms(step: Step, values: Mapping[str, Any]) -> bool:
+    return step.check is not None and step.check(**named_by(step.check, values)) is True
 
 
 def _units(evidence: Units) -> tuple[bool, str]:
@@ -273,8 +341,16 @@ def _undefined(evidence: Undefined) -> tuple[bool, str]:
 
 def _missing(evidence: Missing) -> tuple[bool, str]:
     for name, world in (("true", evidence.true_world), ("false", evidence.false_world)):
-        if evidence.consistent(world) is not True:
-            return False, f"the {name} world contradicts what is printed"
+        against = [printed for printed, agrees in evidence.printed(world).items() if agrees is not True]
+        if against:
+            return False, f"the {name} world contradicts what is printed: {', '.join(against)}"
+    names = set(evidence.printed(evidence.true_world))
+    if not names or names != set(evidence.impossible):
+        return False, f"worlds that contradict {sorted(evidence.impossible)}, but printed is {sorted(names)}"
+    for name, world in evidence.impossible.items():
+        against = [printed for printed, agrees in evidence.printed(world).items() if agrees is not True]
+        if against != [name]:
+            return False, f"the world that contradicts '{name}' alone contradicts {against or 'nothing'}"
     if evidence.assertion(evidence.true_world) is not True or evidence.assertion(evidence.false_world) is not False:
         return False, "the two worlds do not disagree on the claim"
     return True, f"two worlds agree with all that is printed and disagree on the claim; missing: {evidence.what}"
@@ -286,8 +362,6 @@ def _check(evidence: Check) -> tuple[bool, str]:
 
 _RUNNERS: dict[type, Callable[[Any], tuple[bool, str]]] = {
     Witness: _witness,
-    Search: _search,
-    Proof: _proof,
     Units: _units,
     Undefined: _undefined,
     Missing: _missing,

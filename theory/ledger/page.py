@@ -12,7 +12,7 @@ from markupsafe import Markup
 from helene.lab import pages
 from helene.lab.provenance import provenance
 from theory.ledger import book
-from theory.ledger.claim import Verdict
+from theory.ledger.claim import RULE, Verdict
 from theory.ledger.typeset import typeset
 
 Record = Mapping[str, Any]
@@ -29,8 +29,8 @@ _KINDS = {
 }
 _TARGETS = {"printed": "", "kindest": "against the kindest reading", "repaired": "of the repaired statement"}
 _MEANING = {
-    "holds": "true as printed: a proof re-derived, and a search that refutes a false twin but not the claim",
-    "holds_after_repair": "false or unclear as printed, true once repaired",
+    "holds": "true as printed: a proof re-derived, and a search that refutes false twins but not the claim",
+    "holds_after_repair": "false or unclear as printed, true once repaired, with what it asserts kept",
     "refuted": "false as printed and in the kindest reading that keeps its point",
     "ill_posed": "without a truth value: undefined symbols, or sides of different units",
     "not_decidable": "the paper does not print what is needed",
@@ -74,6 +74,12 @@ def _legend(records: Sequence[Record]) -> list[Markup]:
         pages.paragraph(
             "A verdict is what the checks of this run found; a printed proof is judged apart from its statement. "
             "`pytest theory/ --claim L7` runs one claim in seconds."
+        ),
+        pages.paragraph(RULE),
+        pages.paragraph(
+            "A constant of a true statement has a false value beside it, with which the same search finds a "
+            "counterexample and the same proof fails; the best constant lies between the two, and the factor between "
+            "them is stated. A proof that rests on other claims names them, and falls with them."
         ),
     ]
 
@@ -170,15 +176,20 @@ def _check(check: Record) -> list[Markup]:
     pieces = [_labelled(_title(check), check["text"])]
     if check["steps"]:
         steps = (
-            Markup("<li>{} <small>({})</small></li>").format(
-                typeset(step["text"], inline=True), "by machine" if step["by_machine"] else "by the reader"
+            Markup("<li>{} <small>({}{})</small></li>").format(
+                typeset(step["text"], inline=True),
+                "by machine" if step["by_machine"] else "by the reader",
+                _cited(step["cites"]),
             )
             for step in check["steps"]
         )
         pieces.append(Markup("<ul>{}</ul>").format(Markup("").join(steps)))
-    if check["twin"]:
-        pieces.append(_labelled("False twin", check["twin"]))
     return [*pieces, Markup("<p>{}</p>").format(found)]
+
+
+def _cited(ids: Sequence[str]) -> Markup:
+    links = Markup(", ").join(Markup('<a href="#{0}">{0}</a>').format(id) for id in ids)
+    return Markup("; rests on {}").format(links) if ids else Markup("")
 
 
 def _reading(reading: Record) -> list[Markup]:

@@ -32,7 +32,7 @@ _CHECK_TYPES: dict[str, tuple[type, ...]] = {
     "confirmed": (bool,),
     "text": (str,),
     "detail": (str,),
-    "twin": (str, type(None)),
+    "powers": (list,),
     "steps": (list,),
     "seconds": (int, float),
 }

@@ -7,14 +7,15 @@ falls, the same search would have found such an error in the statement; that is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-from theory.ledger.claim import Search
+from theory.ledger.claim import Claim, Search
+from theory.ledger.constants import named_by, needed, plain, values_of
 from theory.ledger.exact import related
 
 #: The profile ``deep`` looks at this many times more instances, with fresh seeds.
@@ -90,25 +91,69 @@ def counterexample(
     return found, looked
 
 
-def run(search: Search) -> tuple[bool, str]:
-    """Whether the search finds nothing against the statement and something against its false twin; the numbers."""
-    found, looked = counterexample(
-        search.sides, search.relation, strategy=search.strategy, cases=search.cases, num_examples=search.num_examples
-    )
+@dataclass(frozen=True)
+class Power:
+    """A false twin that a search refuted: a constant's false value (empty name: a hypothesis dropped)."""
+
+    constant: str
+    claimed: str
+    false: str
+    factor: float | None
+    instance: int
+
+    @property
+    def text(self) -> str:
+        """What the search could do, in words."""
+        if not self.constant:
+            return f"without {self.false} the statement falls at instance {self.instance}"
+        within = f", within a factor {self.factor:.4g}" if self.factor is not None else ""
+        return f"{self.false} for {self.claimed} falls at instance {self.instance}{within}"
+
+
+def run(search: Search, claim: Claim) -> tuple[bool, str, tuple[Power, ...]]:
+    """Whether the search finds nothing against the statement and something against each false twin; the numbers."""
+    found, looked = _look(search, values_of(claim))
     if found is not None:
-        return False, f"counterexample after {looked}: {found}"
-    twin = search.twin
-    own = twin.strategy is not None or twin.cases is not None
-    caught, tries = counterexample(
-        twin.sides or search.sides,
-        twin.relation or search.relation,
-        strategy=twin.strategy if own else search.strategy,
-        cases=twin.cases if own else search.cases,
+        return False, f"counterexample after {looked}: {found}", ()
+    powers = []
+    for name in sorted(constants_of(search, claim)):
+        one = claim.constants[name]
+        caught, tries = _look(search, values_of(claim, name))
+        if caught is None:
+            return False, f"no power: {plain(one.false)} for {plain(one.claimed)} («{name}») survived {tries}", ()
+        factor = None if one.factor is None else float(one.factor)
+        powers.append(Power(name, plain(one.claimed), plain(one.false), factor, tries))
+    if search.twin is not None:
+        twin = replace(search, strategy=search.twin.strategy, cases=search.twin.cases)
+        caught, tries = _look(twin, values_of(claim))
+        if caught is None:
+            return False, f"no power: the false twin survived {tries} instances ({search.twin.text})", ()
+        powers.append(Power("", "", search.twin.text, None, tries))
+    if not powers:
+        return False, "no power: there is no false twin", ()
+    return True, f"{looked} instances, none against; " + "; ".join(power.text for power in powers), tuple(powers)
+
+
+def constants_of(search: Search, claim: Claim) -> set[str]:
+    """The constants that the search takes, by itself or in a formula."""
+    names = set(named_by(search.sides, values_of(claim)))
+    if callable(search.strategy):
+        names |= set(named_by(search.strategy, values_of(claim)))
+    return needed(claim, names)
+
+
+def _look(search: Search, values: Mapping[str, Any]) -> tuple[Any, int]:
+    given = named_by(search.sides, values)
+    strategy = search.strategy
+    if callable(strategy) and not isinstance(strategy, SearchStrategy):
+        strategy = strategy(**named_by(strategy, values))
+    return counterexample(
+        lambda instance: search.sides(instance, **given),
+        search.relation,
+        strategy=strategy,
+        cases=search.cases,
         num_examples=search.num_examples,
     )
-    if caught is None:
-        return False, f"no power: the false twin survived {tries} instances ({twin.text})"
-    return True, f"{looked} instances, none against; the false twin falls at instance {tries}"
 
 
 @dataclass

@@ -105,7 +105,6 @@ PRINTED_LEADS = ("SST-2", "SST-5", "MNLI", "RTE")
 
 #: Appendix, Limitations: GB for OPT-1.3B, and the factor claimed; Table 2's last row has the other factor.
 MEMORY_GB = {"MeZO": 4, "ICL": 6, "HELENE": 14, "prefix FT": 19, "FT": 27}
-MEMORY_FACTOR = {"HELENE": 3, "FT": 12}
 
 #: Sections 5.1 and 5.2: steps of runs. The paper prints no step count of MeZO, no seconds and no learning rate.
 STEPS = {("RoBERTa", "HELENE"): 5_000, ("RoBERTa", "Adam FT"): 1_000, ("OPT", "HELENE"): 10_000}

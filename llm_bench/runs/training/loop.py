@@ -21,9 +21,8 @@ from llm_bench.runs.products import forwards_of
 from llm_bench.runs.session import Session
 from llm_bench.runs.training.checkpoint import BEST, STATE, Folder, put_weights, weights
 from llm_bench.runs.training.progress_bar import RunProgress
-from llm_bench.runs.training.state import Progressed
+from llm_bench.runs.training.state import RunState
 from llm_bench.runs.training.stepper import Stepper, make_stepper
-from llm_bench.tasks import get_task
 
 COLLAPSED = 10  # steps in a row of loss exactly 0: no batch of text has it, a 16-bit overflow does
 JUDGED_EVERY = 50  # steps; fixed, so that an interrupted run is judged where an uninterrupted one is
@@ -41,8 +40,8 @@ class Training:
 
     def __init__(self, config: RunConfig, session: Session, folder: Folder) -> None:
         self.config, self.session, self.folder = config, session, folder
-        self.task = get_task(config.task, config.kind)
         self.tokens = session.tokens(config)
+        self.task = self.tokens.task
         self.first_order = methods.is_first_order(config.method)
         self.stream = BatchStream(len(self.tokens.train), config.batch_size, config.data_seed)
         self.other = BatchStream(len(self.tokens.train), config.batch_size, config.data_seed + OTHER_BATCHES)
@@ -54,7 +53,7 @@ class Training:
         # A captured step that is recorded makes the host wait for it: only where the recording is used.
         recorded = self.optimizer.replayable and (config.best == "replay" or session.env.work is not None)
         self.trajectory = Trajectory.record(self.optimizer) if recorded else None
-        self.state = Progressed()
+        self.state = RunState()
         self._slopes_before = 0, 0.0
 
     def _fresh(self) -> tuple[Any, Stepper]:
@@ -76,7 +75,7 @@ class Training:
         group = self.optimizer.param_groups[0]
         return {name: value for name, value in group.items() if isinstance(value, bool | int | float | str)}
 
-    def run(self) -> Progressed:
+    def run(self) -> RunState:
         """Go on from where the run was stopped, or from the start, to the end of its budget.
 
         Raises:
@@ -200,7 +199,7 @@ class Training:
     def evaluate_dev(self) -> Evaluation:
         """Dev as the run chooses by: generation tasks by their loss, since generating at every look would dominate."""
         scored = forwards_of(evaluate, self.config.products, self.session.model.device.type)
-        return scored(self.session.model, self.task, self.tokens.dev, generate=False)  # type: ignore[no-any-return]
+        return scored(self.session.model, self.task, self.tokens.dev, generate=False)
 
     def to_best(self) -> bool | None:
         """Put the weights of the best look at dev back.
@@ -245,9 +244,9 @@ class Training:
         if saved is None:
             return False
         best = self.folder.load(BEST, torch.device("cpu"))
-        progressed = Progressed(**saved["progressed"])
-        if self._copies and progressed.best_step > 0 and self.config.role == "test":
-            if best is None or best["step"] != progressed.best_step:
+        state = RunState(**saved["progressed"])
+        if self._copies and state.best_step > 0 and self.config.role == "test":
+            if best is None or best["step"] != state.best_step:
                 return False
             self.best_weights = best["weights"]
         put_weights(self.session.model.module, saved["weights"])
@@ -255,9 +254,9 @@ class Training:
         if self.trajectory is not None:
             header, self.trajectory.scalars, self.trajectory.changing = saved["trajectory"]
             self.trajectory.header = header
-        self.state = progressed
-        self.stepper.forwards = progressed.forwards
-        self.stepper.made.update({(mode, reason): number for mode, reason, number in progressed.made})
+        self.state = state
+        self.stepper.forwards = state.forwards
+        self.stepper.made.update({(mode, reason): number for mode, reason, number in state.made})
         return True
 
 

@@ -11,7 +11,7 @@ from llm_bench.evaluation.evaluate import Evaluation
 
 
 @dataclass
-class Progressed:
+class RunState:
     """A run under way: everything that, with the weights and the optimizer's state, lets it go on.
 
     Attributes:

@@ -46,7 +46,8 @@ class PlainStepper:
 
     def __init__(self, module: Any, optimizer: Any, loss: Loss, first_order: bool) -> None:
         self.module, self.optimizer, self.loss, self.first_order = module, optimizer, loss, first_order
-        self.forwards, self.made = 0, Counter()
+        self.forwards = 0
+        self.made: Counter[tuple[str, str]] = Counter()
         self._source = optimizer.param_groups[0].get("curvature")
 
     def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
