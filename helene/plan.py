@@ -138,7 +138,11 @@ class StepPlan(NamedTuple):
         return self._replace(rules=rules)
 
 
-@functools.cache
-def names(*kinds: type) -> tuple[str, ...]:
+def names(*kinds: Any) -> tuple[str, ...]:
     """The fields of descriptions."""
+    return _names(kinds)
+
+
+@functools.cache
+def _names(kinds: tuple[Any, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(field.name for kind in kinds for field in fields(kind)))
