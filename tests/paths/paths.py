@@ -11,71 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from helene import Trajectory, precision
-from helene.engine import Engine
 from helene.kernels.backend import VARIABLE
 from tests.paths import models
 from tests.paths.cases import Case, Run, happen, make_model, make_optimizer
-
-Step = Callable[[int, dict[str, Tensor]], Any]  # (number of the step, batch) -> its loss
-Attach = Callable[[Case, nn.Module, Any], Step]
-
-RING = {"scratch_bytes": 1 << 12, "unit_bytes": 700}
-
-
-def by_optimizer(case: Case, model: nn.Module, optimizer: Any, disturb: float = 0.0) -> Step:
-    """``optimizer.step(closure)``; each loss is off by a share of up to ``disturb`` of itself."""
-    generator = torch.Generator().manual_seed(3)
-
-    def step(t: int, batch: dict[str, Tensor]) -> Any:
-        def closure() -> Tensor:
-            value = models.loss(model, batch)
-            if disturb:
-                value = value * (1.0 + disturb * (2.0 * torch.rand((), generator=generator, dtype=torch.float64) - 1.0))
-            return value
-
-        own = models.batch_of(t, 1, str(batch["ids"].device))
-        more = models.curvature_closure(case.source(), model, own)
-        return optimizer.step(closure, more) if more else optimizer.step(closure)
-
-    return step
-
-
-class ByEngine:
-    """``engine.step(batch)``; steps 5 to 8 by ``optimizer.step`` where ``mixed``."""
-
-    def __init__(self, run: Run, mixed: bool = False, direct: bool = False, **options: Any) -> None:
-        self.run, self.mixed, self.direct, self.options = run, mixed, direct, options
-        self.engine: Any = None
-
-    def __call__(self, case: Case, model: nn.Module, optimizer: Any) -> Step:
-        self.flush()
-        self.engine = Engine(model, optimizer, models.loss, **self.options)
-        if self.direct:
-            enqueue_anew(self.engine)
-        plainly = by_optimizer(case, model, optimizer)
-
-        def step(t: int, batch: dict[str, Tensor]) -> Any:
-            if self.mixed and 5 <= t <= 8:
-                return plainly(t, batch)
-            value = self.engine.step(batch)
-            self.run.how.add((self.engine.mode, self.engine.reason))
-            return value
-
-        return step
-
-    def flush(self) -> None:
-        if self.engine is not None:
-            self.engine.flush()
-
-
-def enqueue_anew(engine: Engine) -> None:
-    """Let captured steps be enqueued anew at each replay, for want of a GPU: the one word here that is not public."""
-    assert "_direct" in vars(engine), "the switch has another name"
-    engine._direct = True
+from tests.paths.steps import RING, Attach, ByEngine, by_optimizer
 
 
 def drive(

@@ -13,7 +13,8 @@ import helene
 from helene.engine import sharded
 from tests.paths import models
 from tests.paths.cases import REQUIRED, Case, Run, happen, make_model
-from tests.paths.paths import by_optimizer, collect_state
+from tests.paths.paths import collect_state
+from tests.paths.steps import by_optimizer
 
 _meshes: dict[int, Any] = {}
 

@@ -88,6 +88,14 @@ def test_everything_at_once_by_kernels(path: str, method: str, make: Callable[[s
 
 
 @interpreter
+def test_captured_steps_and_others_in_turns() -> None:
+    """Saved where captured steps have been followed by one that is not."""
+    pytest.importorskip("triton")
+    events = (Event(6, "reload", ("same",)),)
+    assert holds(Case("MeZO", BASE["MeZO"], "odd", events=events, steps=6), "graph-mixed") == "agreed"
+
+
+@interpreter
 def test_floors_that_follow_the_curvature_by_kernels() -> None:
     pytest.importorskip("triton")
     holds(Case("Helene", {**BASE["Helene"], "floor": OTHER["floor"][1]}, "odd"), "kernels-replay")

@@ -19,6 +19,7 @@ from tests.paths import models, paths
 from tests.paths.cases import Case, Run
 from tests.paths.mutants import ignoring
 from tests.paths.shards import sharded_run
+from tests.paths.steps import ByEngine
 from tests.paths.table import BASE
 
 _context = get_context("forkserver")
@@ -104,7 +105,7 @@ def _rank(rank: int, meeting: str) -> dict[str, Callable[[Case], Run]]:
 
     def whole(case: Case) -> Run:
         run = Run()
-        by = paths.ByEngine(run, check_every=5)
+        by = ByEngine(run, check_every=5)
         return paths.drive(
             case, by, run=run, shown=lambda t, b: models.share(b, rank), finish=by.flush, with_model=True
         )
