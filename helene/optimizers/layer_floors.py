@@ -28,7 +28,7 @@ def check(optimizer: Layered, rules: Sequence[Rule]) -> None:
 def resolve(optimizer: Layered, rules: Sequence[Rule], step: int, estimates: bool) -> tuple[Rule, ...]:
     """The rules with their floors as numbers, but for those that follow h where this step estimates it."""
     return tuple(
-        replace(rule, floor=_floor(optimizer, index, rule, step))  # type: ignore[call-arg]
+        replace(rule, floor=_floor(optimizer, index, rule, step))
         if isinstance(rule, HeleneRule) and callable(rule.floor) and not (estimates and rule.floor_follows_h)
         else rule
         for index, rule in enumerate(rules)
