@@ -23,7 +23,7 @@ def projected_gradient(loss_plus: Number, loss_minus: Number, eps: float | Tenso
     On a quadratic this is zᵀ∇L(theta) for every eps; in general the error is O(eps²) from truncation plus
     O(u |L| / eps) from rounding, u the unit roundoff of the losses' dtype.
     """
-    return (loss_plus - loss_minus) / (2.0 * eps)
+    return (loss_plus - loss_minus) / (2.0 * eps)  # type: ignore[return-value]
 
 
 def anneal(step: int, beta1: float, horizon: float) -> float:
@@ -35,7 +35,7 @@ def anneal(step: int, beta1: float, horizon: float) -> float:
     return beta1 + (1.0 - beta1) * math.exp(-step / horizon)
 
 
-def momentum(m: Tensor, g: Tensor, beta1: float, alpha: float | Tensor = 1.0) -> Tensor:
+def momentum(m: Tensor, g: Tensor, beta1: float | Tensor, alpha: float | Tensor = 1.0) -> Tensor:
     r"""m ← beta1 m + alpha g (line 7); alpha = 1 is heavy ball, alpha = 1 − beta1 the exponential moving average."""
     return beta1 * m + alpha * g
 
@@ -54,7 +54,7 @@ def a_gnb(g: Tensor, batch_size: int | Tensor) -> Tensor:
     return batch_size * g * g
 
 
-def curvature_ema(h: Tensor, estimate: Tensor, beta2: float) -> Tensor:
+def curvature_ema(h: Tensor, estimate: Tensor, beta2: float | Tensor) -> Tensor:
     r"""h ← beta2 h + (1 − beta2) ĥ (line 10), h on the right being the last one estimated and h_0 = 0."""
     return beta2 * h + (1.0 - beta2) * estimate
 
@@ -67,14 +67,16 @@ def bias_correction(beta2: float, num_estimates: int) -> float:
     return 1.0 / (1.0 - beta2**num_estimates)
 
 
-def decay(theta: Tensor, lr: float | Tensor, weight_decay: float) -> Tensor:
+def decay(theta: Tensor, lr: float | Tensor, weight_decay: float | Tensor) -> Tensor:
     r"""theta ← theta − lr · weight_decay · theta (line 14), decoupled; the paper calls the coefficient ε."""
     if weight_decay == 0.0:
         return theta  # the same bits, one pass less
     return theta - lr * weight_decay * theta
 
 
-def precondition(m: Tensor, h: Tensor, gamma: float | Tensor, floor: float | Tensor, denominator_eps: float) -> Tensor:
+def precondition(
+    m: Tensor, h: Tensor, gamma: float | Tensor, floor: float | Tensor, denominator_eps: float | Tensor
+) -> Tensor:
     r"""m / (gamma · max(h, floor) + denominator_eps), the direction of HELENE's step (line 15).
 
     The "clip" of the paper is this floor λ_i under the curvature, one per layer: it bounds the step's coordinate by
@@ -96,12 +98,12 @@ def helene_step(
     h: Tensor,
     *,
     lr: float | Tensor,
-    beta1: float,
+    beta1: float | Tensor,
     alpha: float,
     gamma: float | Tensor,
     floor: float | Tensor,
-    denominator_eps: float,
-    weight_decay: float = 0.0,
+    denominator_eps: float | Tensor,
+    weight_decay: float | Tensor = 0.0,
 ) -> tuple[Tensor, Tensor]:
     r"""Lines 7, 14 and 15 of Algorithm 1, h being up to date: the new (theta, m)."""
     m = momentum(m, g, beta1, alpha)
@@ -109,18 +111,25 @@ def helene_step(
     return descend(theta, precondition(m, h, gamma, floor, denominator_eps), lr), m
 
 
-def sgd_step(theta: Tensor, g: Tensor, *, lr: float | Tensor, weight_decay: float = 0.0) -> Tensor:
+def sgd_step(theta: Tensor, g: Tensor, *, lr: float | Tensor, weight_decay: float | Tensor = 0.0) -> Tensor:
     r"""theta − lr (g + weight_decay · theta): with the SPSA gradient, MeZO's step (Malladi et al. 2023)."""
     return descend(theta, coupled_decay(g, theta, weight_decay), lr)
 
 
-def coupled_decay(g: Tensor, theta: Tensor, weight_decay: float) -> Tensor:
+def coupled_decay(g: Tensor, theta: Tensor, weight_decay: float | Tensor) -> Tensor:
     r"""g + weight_decay · theta: the decay as part of the gradient, as torch.optim's SGD and Adam have it."""
     return g if weight_decay == 0.0 else g + weight_decay * theta
 
 
 def momentum_step(
-    theta: Tensor, g: Tensor, m: Tensor, *, lr: float | Tensor, beta1: float, weight_decay: float = 0.0, coupled: bool
+    theta: Tensor,
+    g: Tensor,
+    m: Tensor,
+    *,
+    lr: float | Tensor,
+    beta1: float | Tensor,
+    weight_decay: float | Tensor = 0.0,
+    coupled: bool,
 ) -> tuple[Tensor, Tensor]:
     r"""m ← beta1 m + g, theta ← theta − lr m: heavy ball. The new (theta, m).
 
@@ -134,7 +143,7 @@ def momentum_step(
     return descend(theta, m, lr), m
 
 
-def sign_step(theta: Tensor, g: Tensor, *, lr: float | Tensor, weight_decay: float = 0.0) -> Tensor:
+def sign_step(theta: Tensor, g: Tensor, *, lr: float | Tensor, weight_decay: float | Tensor = 0.0) -> Tensor:
     r"""theta − lr · sign(g) for each element, decay decoupled (signSGD; ZO-signSGD, Liu et al. 2019)."""
     return descend(decay(theta, lr, weight_decay), g.sign(), lr)
 
@@ -148,9 +157,9 @@ def adam_step(
     lr: float | Tensor,
     beta1: float,
     beta2: float,
-    denominator_eps: float,
+    denominator_eps: float | Tensor,
     step: int,
-    weight_decay: float = 0.0,
+    weight_decay: float | Tensor = 0.0,
     coupled: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""Adam (Kingma and Ba 2015, algorithm 1), AdamW where the decay is not coupled.
@@ -170,7 +179,14 @@ def adam_step(
 
 
 def lion_step(
-    theta: Tensor, g: Tensor, m: Tensor, *, lr: float | Tensor, beta1: float, beta2: float, weight_decay: float = 0.0
+    theta: Tensor,
+    g: Tensor,
+    m: Tensor,
+    *,
+    lr: float | Tensor,
+    beta1: float | Tensor,
+    beta2: float | Tensor,
+    weight_decay: float | Tensor = 0.0,
 ) -> tuple[Tensor, Tensor]:
     r"""Lion (Chen et al. 2023, algorithm 2). The new (theta, m).
 
@@ -187,11 +203,11 @@ def sophia_step(
     h: Tensor,
     *,
     lr: float | Tensor,
-    beta1: float,
-    gamma: float,
+    beta1: float | Tensor,
+    gamma: float | Tensor,
     clip: float,
-    denominator_eps: float,
-    weight_decay: float = 0.0,
+    denominator_eps: float | Tensor,
+    weight_decay: float | Tensor = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""Sophia (Liu et al. 2023, algorithm 3), h being up to date. The new (theta, m) and where the clip acted.
 
@@ -208,7 +224,13 @@ def sophia_step(
 
 
 def newton_step(
-    theta: Tensor, g: Tensor, h: Tensor, *, lr: float | Tensor, denominator_eps: float, weight_decay: float = 0.0
+    theta: Tensor,
+    g: Tensor,
+    h: Tensor,
+    *,
+    lr: float | Tensor,
+    denominator_eps: float | Tensor,
+    weight_decay: float | Tensor = 0.0,
 ) -> Tensor:
     r"""theta − lr · g / (h + denominator_eps), the diagonal Newton step without a floor, decay decoupled."""
     return descend(decay(theta, lr, weight_decay), g / (h + denominator_eps), lr)
@@ -226,8 +248,8 @@ def hizoo_step(
     curvature: Tensor,
     *,
     lr: float | Tensor,
-    smooth: float,
-    weight_decay: float = 0.0,
+    smooth: float | Tensor,
+    weight_decay: float | Tensor = 0.0,
 ) -> tuple[Tensor, Tensor]:
     r"""HiZOO (Zhao et al. 2024), h the diagonal of Σ⁻¹ and Σ^½ the scale of its probes.
 

@@ -56,7 +56,7 @@ class Probing(Seeded):
         check_directions(self)
 
     @property
-    def is_one_gaussian(self) -> bool:  # type: ignore[override]
+    def is_one_gaussian(self) -> bool:
         """Whether a step has one direction, normal, of the whole model."""
         return self.num_directions == 1 and self.distribution == "gaussian" and not self.direction_per_layer
 
@@ -114,9 +114,7 @@ class StepPlan(NamedTuple):
         probing = {
             name: getattr(self.probing, name) for name in names(type(self.probing)) if name not in ("seed", "eps")
         }
-        curved = [
-            (rule.curvature, rule.floor_follows_h) if isinstance(rule, HeleneRule) else None for rule in self.rules
-        ]
+        curved = [rule.curvature for rule in self.rules if isinstance(rule, CurvatureRule)]
         decays = any(rule.weight_decay != 0 for rule in self.rules)
         return self.measurement, probing, [(type(rule), rule.kept) for rule in self.rules], curved, self.storage, decays
 
@@ -138,7 +136,11 @@ class StepPlan(NamedTuple):
         return self._replace(rules=rules)
 
 
-@functools.cache
-def names(*kinds: type) -> tuple[str, ...]:
+def names(*kinds: Any) -> tuple[str, ...]:
     """The fields of descriptions."""
+    return _names(kinds)
+
+
+@functools.cache
+def _names(kinds: tuple[Any, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(field.name for kind in kinds for field in fields(kind)))

@@ -213,7 +213,8 @@ def line(record: Record) -> str:
     words.append(str(result["status"]))
     for name in ("dev", "test"):
         if result.get(name):
-            words.append(f"{name} {result[name]['metric']:.3f} loss {result[name]['loss']:.3f}")
+            metric = result[name]["metric"]  # none on dev where it would take generation
+            words.append(f"{name} {'–' if metric is None else f'{metric:.3f}'} loss {result[name]['loss']:.3f}")
     words += [str(result.get("message", ""))[:80], f"{result.get('run_seconds', 0.0):.1f} s"]
     return " | ".join(words)
 

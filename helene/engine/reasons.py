@@ -21,11 +21,11 @@ def not_one_pair(plan: StepPlan) -> str:
     if type(plan.measurement) is not Pairs or not isinstance(probing, Probing):
         return f"{plan.method} measures more than one pair of losses"
     if probing.num_directions != 1 or not probing.two_sided:
-        return "num_directions is not 1 or two_sided is off"
+        return f"num_directions is {probing.num_directions} and two_sided is {probing.two_sided}"
     if not probing.is_one_gaussian:
-        return "directions are not gaussian ones of the whole model"
+        return f"distribution is {probing.distribution!r} and direction_per_layer is {probing.direction_per_layer}"
     if isinstance(rule, CurvatureRule) and not (rule.curvature is NONE or rule.curvature.of_step):
-        return f"the curvature source {rule.curvature.name!r} has a batch or a backward of its own"
+        return f"the source of curvature={rule.curvature.name!r} has a batch or a backward of its own"
     return ""
 
 

@@ -44,6 +44,8 @@ def sharded(cls: type[ZerothOrder], model: nn.Module, group: Any = None, **optio
             curvature that takes a backward.
         RuntimeError: If ranks differ in seed, a hyper-parameter or the names of parameters.
     """
+    if not issubclass(cls, ZerothOrder):
+        raise ValueError(f"{cls.__name__} needs gradients; here zeroth-order methods are sharded")
     named, places = [], {}
     for name, p in model.named_parameters():
         if p.requires_grad:
@@ -110,6 +112,10 @@ class _Sharded(ZerothOrder):
         self._by_id = {target.id: self._places[target.name] for target in self.targets}
 
     def plan(self, scheduled: bool = True) -> StepPlan:
+        trained = {name for name, p in self._whole.named_parameters() if p.requires_grad}
+        if trained != self._places.keys():
+            changed = ", ".join(sorted(trained ^ self._places.keys())[:3])
+            raise ValueError(f"{changed} was frozen or unfrozen after the optimizer was made; make it anew")
         plan = super().plan(scheduled)
         if reason := not_shared(plan):
             raise ValueError(f"of a sharded model each rank holds a part: {reason}; use MeZO or HELENE as they come")
@@ -140,9 +146,11 @@ def not_shared(plan: StepPlan) -> str:
     if type(plan.measurement) is not Pairs or not isinstance(probing, Probing):
         return f"{plan.method} measures more than pairs of losses"
     if probing.distribution == "sphere" or probing.direction_per_layer:
-        return "z on a sphere and directions by layer need the whole of z"
+        return "distribution='sphere' and direction_per_layer=True need the whole of z"
     if isinstance(rule, CurvatureRule) and not (rule.curvature is NONE or rule.curvature.of_step):
-        return f"the curvature source {rule.curvature.name!r} takes a backward or a batch of its own"
+        return f"the source of curvature={rule.curvature.name!r} takes a backward or a batch of its own"
+    if any(way.state_dtype == "8bit" for way in plan.storage):
+        return "state_dtype='8bit' has a scale for each 256 elements of the whole; bfloat16 has none"
     if any(isinstance(r, HeleneRule) and r.floor_follows_h for r in plan.rules):
         return "a floor that follows h needs the whole of h; a number or RadiusFloor does not"
     return ""

@@ -77,7 +77,7 @@ class FusedUpdates:
         slopes = self._control.slopes.tolist()
         for plan in self._pending:
             slope = slopes[plan.step % HISTORY]
-            self._optimizer.note(plan, [slope] if math.isfinite(slope) else [])
+            self._optimizer.hear(plan, [slope] if math.isfinite(slope) else [])
         self._pending.clear()
 
     def flush(self) -> None:

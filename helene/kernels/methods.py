@@ -179,8 +179,8 @@ def _helene(rule: HeleneRule, plan: StepPlan) -> HeleneColumns:
         denominator_eps=rule.denominator_eps,  # type: ignore[arg-type]
         correction=rule.correction(plan.step),
         estimates=0.0 if plan.source is None else 1.0,
-        beta2=rule.beta2,  # type: ignore[arg-type]
-        rest2=1.0 - rule.beta2,  # type: ignore[arg-type]
+        beta2=rule.beta2,
+        rest2=1.0 - rule.beta2,
         batch_size=float(rule.batch_size or 0),
     )
 

@@ -244,15 +244,22 @@ class Base(Layered):
         """Move, and note that it was done; to be called again where it was interrupted."""
         moves.make()
         self._layout = layout_of(plan.rules, plan.storage)
-        self.statistics = statistics
         for group in self.param_groups:
             group["step"] = plan.step
+        self._keep(plan, scalars, statistics)
+
+    def _keep(self, plan: StepPlan, scalars: list[float], statistics: Statistics) -> None:
+        self.statistics = statistics
         if self.trajectory is not None and plan.step >= self.trajectory.header["first_step"]:
             self.trajectory.append(self, plan.step, scalars)
 
     def note(self, plan: StepPlan, scalars: list[float]) -> None:
         """Count a step whose update has been made elsewhere; no scalars where it moved nothing."""
         self._complete(_Made(), plan, scalars, self._statistics_after(plan, scalars))
+
+    def hear(self, plan: StepPlan, scalars: list[float]) -> None:
+        """Learn the scalars of a step that was counted when it was made; none where it moved nothing."""
+        self._keep(plan, scalars, self._statistics_after(plan, scalars))
 
     def _statistics_after(self, plan: StepPlan, scalars: list[float]) -> Statistics:
         count = plan.measurement.num_scalars(plan.probing, self.num_blocks)

@@ -17,25 +17,25 @@ from helene.plan import StepPlan
 from helene.rules import HeleneRule, Rule
 
 if TYPE_CHECKING:
-    from helene.optimizers.base import Base
+    from helene.optimizers.layered import Layered
 
 
-def check(optimizer: Base, rules: Sequence[Rule]) -> None:
+def check(optimizer: Layered, rules: Sequence[Rule]) -> None:
     """Ask the rules that do not look at h, so that a bad one is told when it is given."""
     resolve(optimizer, rules, 0, True)
 
 
-def resolve(optimizer: Base, rules: Sequence[Rule], step: int, estimates: bool) -> tuple[Rule, ...]:
+def resolve(optimizer: Layered, rules: Sequence[Rule], step: int, estimates: bool) -> tuple[Rule, ...]:
     """The rules with their floors as numbers, but for those that follow h where this step estimates it."""
     return tuple(
-        replace(rule, floor=_floor(optimizer, index, rule, step))  # type: ignore[call-arg]
+        replace(rule, floor=_floor(optimizer, index, rule, step))
         if isinstance(rule, HeleneRule) and callable(rule.floor) and not (estimates and rule.floor_follows_h)
         else rule
         for index, rule in enumerate(rules)
     )
 
 
-def ask(optimizer: Base, plan: StepPlan, estimate: Estimate) -> StepPlan:
+def ask(optimizer: Layered, plan: StepPlan, estimate: Estimate) -> StepPlan:
     """Ask the floors that follow h for what they are once this step's estimate is in it; nothing is written."""
     known: dict[int, float] = {}
     for index, rule in enumerate(plan.rules):
@@ -44,7 +44,7 @@ def ask(optimizer: Base, plan: StepPlan, estimate: Estimate) -> StepPlan:
     return plan.with_floors(known)
 
 
-def _floor(optimizer: Base, layer: int, rule: HeleneRule, step: int, estimate: Estimate | None = None) -> float:
+def _floor(optimizer: Layered, layer: int, rule: HeleneRule, step: int, estimate: Estimate | None = None) -> float:
     """λ_i of a layer, asked again where its rule, or h (else the layer's size), is not that of the last time."""
     dimension = optimizer.layer_dimension(layer)
     of_step = rule.last_estimate(step) if rule.floor_follows_h else 0
@@ -56,7 +56,7 @@ def _floor(optimizer: Base, layer: int, rule: HeleneRule, step: int, estimate: E
     return float(held[1])
 
 
-def _asked(optimizer: Base, layer: int, rule: HeleneRule, step: int, estimate: Estimate | None) -> float:
+def _asked(optimizer: Layered, layer: int, rule: HeleneRule, step: int, estimate: Estimate | None) -> float:
     name, dimension = optimizer.layer_name(layer), optimizer.layer_dimension(layer)
     asked = Layer(name, layer, dimension, step, lambda: _curvature(optimizer, layer, rule, step, estimate))
     value = float(rule.floor(asked))  # type: ignore[operator]
@@ -68,7 +68,7 @@ def _asked(optimizer: Base, layer: int, rule: HeleneRule, step: int, estimate: E
     return value
 
 
-def _curvature(optimizer: Base, layer: int, rule: HeleneRule, step: int, estimate: Estimate | None) -> list[Tensor]:
+def _curvature(optimizer: Layered, layer: int, rule: HeleneRule, step: int, estimate: Estimate | None) -> list[Tensor]:
     """h of a layer's parameters as it is read, flat: with the estimate in it, before that is stored."""
     found = []
     for index, target in enumerate(optimizer.targets):

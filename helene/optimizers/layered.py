@@ -58,6 +58,7 @@ class Layered(torch.optim.Optimizer):
     MEASUREMENT: ClassVar[Measurement]
     DEFAULTS: ClassVar[Mapping[str, Any]] = {}  # of options, where they are not those of the descriptions
     _claim: checks.Claim | None = None
+    _layout: Layout
 
     def __init__(self, params: Iterable[Any], hyper: dict[str, Any], options: Mapping[str, Any]) -> None:
         defaults = {**self._option_defaults(hyper), **self.DEFAULTS}
@@ -148,9 +149,10 @@ class Layered(torch.optim.Optimizer):
         held = self._descriptions.get(id(group))
         if held is None or held[0] != values:
             kinds = (self.RULE, Storage, self.PROBING)
-            made = tuple(kind(**{name: values[name] for name in names(kind)}) for kind in kinds)
+            made: Any = tuple(kind(**{name: values[name] for name in names(kind)}) for kind in kinds)
             held = self._descriptions[id(group)] = values, made
-        return held[1]
+        described: tuple[Rule, Storage, Seeded] = held[1]
+        return described
 
     @classmethod
     def _keys(cls) -> tuple[str, ...]:
@@ -282,12 +284,12 @@ class Layered(torch.optim.Optimizer):
 
     def _forget(self) -> None:
         """Drop what is only kept to save time."""
-        self._layout: Layout = []
+        self._layout = []
         self._descriptions: dict[int, Any] = {}
         self.known_floors: dict[int, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_model", "schedule", "_scheduled", "statistics", "_warned", "_layout")
+        kept = ("_model", "schedule", "scheduled", "statistics", "_warned", "_layout")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in kept if name in self.__dict__}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -12,10 +12,10 @@ from helene.rules import HeleneRule
 from helene.storage import Storage
 
 if TYPE_CHECKING:
-    from helene.optimizers.base import Base
+    from helene.optimizers.layered import Layered
 
 
-def check(optimizer: Base, state_dict: Mapping[str, Any]) -> None:
+def check(optimizer: Layered, state_dict: Mapping[str, Any]) -> None:
     """Raise ValueError unless saved groups are whole, in range and agree, and each trained parameter has its state."""
     groups = state_dict["param_groups"]
     kinds = optimizer.RULE, Storage, optimizer.PROBING
@@ -41,7 +41,7 @@ def check(optimizer: Base, state_dict: Mapping[str, Any]) -> None:
             storage.check(state_dict["state"].get(i, {}), expected, target.name)
 
 
-def known_entries(optimizer: Base, groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def known_entries(optimizer: Layered, groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Saved groups without what this method never read of probing, though groups once held it."""
     unread = set(names(Probing)) - set(names(optimizer.PROBING))
     return [{name: value for name, value in group.items() if name not in unread} for group in groups]

@@ -55,7 +55,7 @@ class CurvatureRule(Rule):
 
     curvature: Source = SPSA
     batch_size: Any = None
-    beta2: Scalar = 0.99
+    beta2: float = 0.99
     interval: int = 10
     bias_correction: bool = False
     first_estimate: int = 1
@@ -205,7 +205,7 @@ class SophiaRule(CurvatureRule):
 
     beta1: Scalar = 0.96
     gamma: Scalar = 0.05
-    clip: Scalar = 1.0
+    clip: float = 1.0
     denominator_eps: Scalar = 1e-12
 
     def __post_init__(self) -> None:

@@ -109,8 +109,8 @@ class AdamRule(Rule):
     State: ClassVar[type] = AdamState
     coupled: ClassVar[bool] = True
 
-    beta1: Scalar = 0.9
-    beta2: Scalar = 0.999
+    beta1: float = 0.9
+    beta2: float = 0.999
     denominator_eps: Scalar = 1e-8
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ PAGES = (  # the last is the part's main page
     *(("figure", name, "parts") for name in ("ablation", "curvature", "floor", "optimizers")),
     ("table", "memory", "small"),
     ("table", "2", "brief"),
+    ("table", "2", "all"),
     *(("table", number, "small") for number in ("3", "1", "2")),
 )
 

@@ -47,7 +47,7 @@ def measure(rounds: int = 7) -> dict[str, dict[str, Any]]:
             launch.perturb(copies, plus, minus, control, values, **more)
 
         def mezo(more: dict[str, Any] = more) -> None:
-            launch.update(copies, methods.SGD, control, values, hypers, stochastic=False, **more)
+            launch.update(copies, methods.SGD, control, values, hypers, **more)
 
         contestants[f"both copies, {label}"] = Contestant(both, 3)
         contestants[f"MeZO update, {label}"] = Contestant(mezo, 3)
@@ -61,7 +61,7 @@ def measure(rounds: int = 7) -> dict[str, dict[str, Any]]:
         ):
 
             def step(tiles: Tiles = tiles, rows: torch.Tensor = rows, fast: bool = fast) -> None:
-                launch.update(tiles, methods.HELENE, control, values, rows, stochastic=False, fast=fast)
+                launch.update(tiles, methods.HELENE, control, values, rows, fast=fast)
 
             label = f"HELENE update, {name}, {'fast' if fast else 'exact'}"
             contestants[label], moved[label] = Contestant(step, 3), a_parameter * half

@@ -173,7 +173,7 @@ def floor_rule(text: str) -> Any:
         raise ValueError(f"floor must be a number or one of {', '.join(rules)} with a number, got {text!r}") from err
 
 
-def _class(method: Method) -> type:
+def _class(method: Method) -> Any:
     from helene import optimizers
 
     return getattr(optimizers, method.cls)

@@ -72,6 +72,7 @@ class ZOSophia(MeZO):
         rule = SophiaRule(lr=given["lr"], gamma=given["gamma"], batch_size=1, interval=interval, **settings)
         kept = SophiaState(state["m"], state["h"], torch.zeros((), dtype=torch.int64))
         x, kept = rule.update(signal.step, x, g, kept, rule.estimate(signal.step, g))
+        assert kept.curvature is not None
         state["m"], state["h"] = kept.momentum, kept.curvature
         return x
 

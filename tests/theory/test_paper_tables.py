@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from llm_bench.protocol import paper_tables as printed
 
+from llm_bench.protocol import paper_tables as printed
 from theory.sources import paper_numbers as exact
 
 METHODS = {

@@ -53,7 +53,7 @@ def render(records: Sequence[Record], figures: Figures | None = None, proofs: bo
     sections.append(pages.Section("Statements proved in their place", _proofs(proofs), "proofs"))
     return pages.render_page(
         title=book.TITLE,
-        answer=book.answer(records),
+        answer=book.headline(records, proofs),
         sections=sections,
         command=book.COMMAND,
         provenance=provenance(book.COMMAND),

@@ -185,11 +185,11 @@ def row(seed: int) -> Row:
 def simulated(ell: Array, s: float, seed: int) -> float:
     """Median count of MeZO in the simulator on H = diag(ℓ), start of equal gradients, over ln(1/target)."""
     import torch
-    from synthetic.layers import Layers
-    from synthetic.simulator import simulate
 
     from synthetic.methods.zeroth import MeZO
+    from synthetic.problems.layers import Layers
     from synthetic.problems.separable import Separable
+    from synthetic.simulation.simulator import simulate
 
     problem = Separable("quadratic", Layers((len(ell),)), ell, seed=None)
     start = torch.from_numpy(np.tile(1.0 / ell, (SEEDS, 1)))

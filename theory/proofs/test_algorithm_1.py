@@ -231,11 +231,11 @@ def test_h_the_recursion():
 def test_h_the_simulator_agrees():
     """The mean gap of 600 simulated runs beside the recursion; a normal approximation, alarm 2e-9 per step."""
     import torch
-    from synthetic.layers import Layers
-    from synthetic.simulator import simulate
 
     from synthetic.methods.zeroth import MeZO
+    from synthetic.problems.layers import Layers
     from synthetic.problems.separable import Separable
+    from synthetic.simulation.simulator import simulate
 
     ell, runs, steps = np.array([1.0, 1.0, 2.0, 3.0, 5.0]), 600, 5
     s = best(ell)[0]
