@@ -73,7 +73,7 @@ class Case:
         """Words of which a refusal must have one: what the case sets, or that the run was loaded or frozen."""
         keys = {*self.options, *(key for group in self.groups for key in group), self.method, self.source()}
         for event in self.events:
-            words = {event.kind, "state_dict", "parameters", "gradient", "finite"}
+            words = {event.kind, "state_dict", "parameters", "gradient", "finite", "frozen"}
             keys |= {event.what[1]} if event.kind == "set" else words
         return keys
 

@@ -23,6 +23,7 @@ from tests.paths.table import BASE, FUSED, OTHER, defaults_of, rows
 
 DTYPES = ("float32",) * 4 + ("bfloat16", "float16", "float64")
 INTERPRETED_DTYPES = ("float32",) * 4 + ("float16",)  # Triton's interpreter cuts bfloat16 off instead of rounding
+PAIRED = *FUSED, "ZOSophia", "ZONewton"  # methods of one pair of losses, most of them with kernels
 WHOLE = "eps", "num_directions", "two_sided", "distribution", "direction_per_layer", "seed", "curvature", "batch_size"
 WHOLE += "interval", "first_estimate"  # these belong to the whole step, so that groups that differ in them are refused
 COMMON = "weight_decay", "rounding", "state_dtype", "floor", "curvature", "distribution", "num_directions"
@@ -35,12 +36,13 @@ def draw(rng: random.Random, path: str) -> Case:
         given = {**BASE[method], **FIXED.get(method, {})}
         mine = {key: rng.choice(OTHER[key][:1]) for key in (*MODELLED[method][1], *SHARED) if rng.random() < 0.3}
         return Case(method, {**given, **mine, "seed": rng.randrange(1 << 64)})
-    narrow = path in contract.INTERPRETED
+    interpreted = path in contract.INTERPRETED
+    narrow = interpreted or path in contract.RANKED
     first = rng.random() < (1.0 if path in ("torch", "model") else 0.1)  # what needs a gradient has other paths to go
     method = rng.choice(
-        FUSED if narrow and rng.random() < 0.9 else [m for m in BASE if first or not Case(m).first_order]
+        PAIRED if narrow and rng.random() < 0.9 else [m for m in BASE if first or not Case(m).first_order]
     )
-    defaults, model = defaults_of(method), "odd" if narrow and rng.random() < 0.7 else rng.choice(("odd", "tied"))
+    defaults, model = defaults_of(method), "odd" if interpreted and rng.random() < 0.7 else rng.choice(("odd", "tied"))
     options = {**BASE[method], **_some(rng, defaults, rng.choice((0, 1, 2, 3)), narrow)}
     layers = 2 if model == "odd" else 3
     groups: tuple[dict[str, Any], ...] = ()
@@ -50,12 +52,12 @@ def draw(rng: random.Random, path: str) -> Case:
     frozen = (rng.choice(names),) if rng.random() < 0.15 else ()
     events = sorted(_events(rng, defaults, narrow, len(groups), names, frozen), key=lambda e: e.step)
     return Case(
-        method, options, model, rng.choice(INTERPRETED_DTYPES if narrow else DTYPES), groups, frozen, tuple(events)
+        method, options, model, rng.choice(INTERPRETED_DTYPES if interpreted else DTYPES), groups, frozen, tuple(events)
     )
 
 
 def _some(rng: random.Random, defaults: dict[str, Any], count: int, narrow: bool, own: bool = False) -> dict[str, Any]:
-    """Options set to another value; those that the kernels do not take are rarer where the kernels are asked."""
+    """Options set to another value; those that kernels and ranks do not take are rarer where they are asked."""
     found: dict[str, Any] = {}
     for _ in range(count):
         keys = [k for k in defaults if k in OTHER and (k not in WHOLE or not own or rng.random() < 0.1)]

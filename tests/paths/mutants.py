@@ -1,7 +1,8 @@
 """Paths that ignore one option: what the contract must notice. ``python -m tests.paths.mutants --path NAME`` tries all.
 
 Every path runs from the plan of a step. So a path that leaves an option out is one that gets a plan in which the option
-has the value that `table.BASE` or the method's description gives it; of the kernels, the columns get such a plan.
+has the value that `table.BASE` or the method's description gives it; of the kernels, the update gets such a plan, which
+has no use for eps.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from typing import Any
+from unittest.mock import patch
 
 from helene.optimizers.base import Base
 from helene.plan import StepPlan
@@ -33,23 +35,19 @@ def without(plan: StepPlan, option: str, usual: dict[str, Any]) -> StepPlan:
 
 @contextmanager
 def ignoring(option: str, usual: dict[str, Any], kernels: bool = False) -> Iterator[None]:
-    """Inside, plans (or the kernels' columns alone) leave an option out."""
-    if kernels:
-        from helene.kernels.methods import Fused
+    """Inside, plans leave an option out; or, of the kernels' launches, those that make updates."""
+    with ExitStack() as stack:
+        if kernels:
+            from helene.kernels import eager, methods
 
-        owner, name = Fused, "rows"
-        whole = Fused.rows
-        mutant: Any = lambda self, plan: whole(self, without(plan, option, usual))  # noqa: E731
-    else:
-        owner, name = Base, "plan"  # type: ignore[assignment]
-        planned = Base.plan
-        mutant = lambda self, *args, **more: without(planned(self, *args, **more), option, usual)  # noqa: E731
-    original = getattr(owner, name)
-    setattr(owner, name, mutant)
-    try:
+            rows, update = methods.Fused.rows, eager.update
+            stack.enter_context(patch.object(methods.Fused, "rows", lambda me, p: rows(me, without(p, option, usual))))
+            stack.enter_context(patch.object(eager, "update", lambda o, p, c: update(o, without(p, option, usual), c)))
+        else:
+            planned = Base.plan
+            mutant = lambda me, *args, **more: without(planned(me, *args, **more), option, usual)  # noqa: E731
+            stack.enter_context(patch.object(Base, "plan", mutant))
         yield
-    finally:
-        setattr(owner, name, original)
 
 
 def main() -> int:
@@ -69,6 +67,8 @@ def main() -> int:
                 if contract.check(case, path).kind != "agreed":
                     continue
                 for option, _ in left_out(case):
+                    if option == "eps" and path in contract.INTERPRETED:
+                        continue
                     verdict = contract.check(case, path, mutant=option)
                     if verdict.kind == "agreed":
                         survived += 1

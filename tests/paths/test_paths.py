@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from tests.paths.cases import Case, Event
 from tests.paths.table import BASE, FUSED, OTHER, Row, base, defaults_of, rows
 
 CHEAP = (*contract.TO_THE_BIT, *contract.RANKED)
-SLICE = 24  # one row in so many, by its name
+SLICE = 36  # one row in so many, by its name
 ROWS = [row for row in rows() if zlib.crc32(str(row).encode()) % SLICE == 0]
 MAKERS = combined.all_at_first, combined.all_later, combined.disturbed
 interpreter = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
@@ -67,17 +68,17 @@ def test_everything_at_once(method: str, make: Callable[[str], Case]) -> None:
 @pytest.mark.parametrize("make", MAKERS[:2])
 @pytest.mark.parametrize("method", FUSED)
 def test_each_of_everything_shows(method: str, make: Callable[[str], Case]) -> None:
-    """So a path that leaves one out, or the kernels, make another run than plain torch does; one in four here."""
+    """So a path that leaves one out, or the kernels, make another run than plain torch does; one in five here."""
     case = make(method)
     options = [o for o in combined.left_out(case) if o[0] != "state_dtype" or contract.reference(case).state]
-    for option, less in options[turn(method, 4) :: 4]:
+    for option, less in options[turn(method, 5) :: 5]:
         verdict = contract.matters(case, less)
         assert verdict.kind == "agreed", f"{option}: {verdict.text}"
 
 
 SLOW = [("kernels-replay", method, combined.all_at_first) for method in ("Helene", "MeZO", "ZOMomentum")]
 SLOW += [("kernels-replay", method, combined.all_later) for method in ("ZOSign", "ZOAdamW", "ZOLion")]
-SLOW += [("kernels", "Helene", combined.disturbed), ("graph", "MeZO", combined.all_later)]
+SLOW += [("kernels", "Helene", combined.disturbed)]
 
 
 @interpreter
@@ -109,7 +110,7 @@ def test_a_step_that_is_not_finite_moves_nothing(path: str, kind: str) -> None:
 
 @pytest.mark.parametrize("path", [*CHEAP, "simulator"])
 def test_random_configurations(path: str) -> None:
-    counts, found = fuzz.sweep(path, 3, 0, say=lambda _: None, least=False)
+    counts, found = fuzz.sweep(path, 4, 7, say=lambda _: None, least=False)
     assert not found, "\n".join(found)
     assert counts["agreed"]
 
@@ -118,6 +119,8 @@ def test_random_configurations(path: str) -> None:
 def test_a_path_that_ignores_an_option_is_found(path: str) -> None:
     method = ("Helene", "ZOAdam", "ZOLion", "ZOMomentum")[turn(path, 4)]
     case = combined.all_at_first(method)
+    if path == "sharded":  # which has no blocks of 8-bit state
+        case = replace(case, options={**case.options, "state_dtype": "bfloat16"})
     assert holds(case, path) == "agreed"
     for option in sorted(set(case.asked) & {*OTHER} - {"lr"})[turn(path, 3) :: 3]:
         assert contract.check(case, path, mutant=option).kind != "agreed", f"{option} can be left out"
