@@ -110,7 +110,7 @@ def test_a_step_that_is_not_finite_moves_nothing(path: str, kind: str) -> None:
 
 @pytest.mark.parametrize("path", [*CHEAP, "simulator"])
 def test_random_configurations(path: str) -> None:
-    counts, found = fuzz.sweep(path, 4, 7, say=lambda _: None, least=False)
+    counts, found = fuzz.sweep(path, 12 if path == "engine-replay" else 4, 7, say=lambda _: None, least=False)
     assert not found, "\n".join(found)
     assert counts["agreed"]
 
