@@ -37,8 +37,9 @@ pytest/%: $(STAMP)
 
 ledger: pytest/theory ## theory/ alone: the verdict on every claim
 
-kills: $(STAMP) ## 50 SIGKILLs of a sweep, each after some progress: none loses a record; about a minute
+kills: $(STAMP) ## 50 SIGKILLs of a sweep, then Ctrl-C at every line of a step: nothing is lost; some three minutes
 	$(BIN)/python -m tests.lab.kills --kills 50
+	HELENE_DEEP=1 $(BIN)/pytest -q tests/core/test_interrupts.py
 
 bench: $(STAMP) ## every benchmark once, deterministic counts against the committed ones
 	@test -f $$HOME/.asv-machine.json || $(BIN)/asv machine --yes

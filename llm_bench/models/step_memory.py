@@ -136,11 +136,12 @@ def _backward_peak(run: Callable[[], Any], tensors: list[Tensor], targets: list[
 
 
 def _update_peak(like: Base, targets: list[Target]) -> int:
-    """Most bytes that an update holds for itself where no kernel does without: `chunkwise.update`, twice round.
+    """Most bytes that an update holds for itself where no kernel does without: `chunkwise.Moves`, twice round.
 
-    What a turn has made lives until the next one's takes its name.
+    The last of what a turn has made lives until the next one's takes its name.
     """
     plan = like.plan()
+    plan = plan.with_floors(dict.fromkeys(range(len(plan.rules)), 1.0)) if plan.asks_floors else plan
     if isinstance(fused(plan, like.targets), Fused):
         return 0
     rule, way = plan.rules[0], plan.storage[0]
@@ -152,20 +153,26 @@ def _update_peak(like: Base, targets: list[Target]) -> int:
         stored |= storage.allocate(theta, rule, name, way.state_dtype)
     words = torch.empty(theta.numel(), dtype=torch.int32, device=p.device)
     watch = RoundingWatch()
+
+    def turn() -> list[tuple[Tensor, Tensor]]:
+        old = theta.to(wide)
+        g = theta.to(wide) if isinstance(like, FirstOrder) else torch.empty_like(theta, dtype=wide)
+        state = storage.read_all(stored, rule, span, wide)
+        new, moved = rule.update(1, old, g, state, g * g if "curvature" in rule.kept else None)
+        writes = []
+        for name in like.state_names:
+            value = getattr(moved, name)
+            if value is not getattr(state, name):
+                writes += storage.writes(stored, name, span, value, words if storage.is_rounded(stored, name) else None)
+        if p.dtype != wide:
+            wanted, new = new, new.to(p.dtype)
+            watch.note(old, wanted, new)
+        return [*writes, (theta, new)]
+
     with torch.no_grad(), counting([theta, words, *stored.values()]) as live:
         for _ in range(2):
-            old = theta.to(wide)
-            g = theta.to(wide) if isinstance(like, FirstOrder) else torch.empty_like(theta, dtype=wide)
-            state = storage.read_all(stored, rule, span, wide)
-            estimate = g * g if "curvature" in rule.kept else None
-            new, moved = rule.update(1, old, g, state, estimate)
-            for name in like.state_names:
-                value = getattr(moved, name)
-                if value is not getattr(state, name):
-                    storage.write(stored, name, span, value, words if storage.is_rounded(stored, name) else None)
-            theta.copy_(new)
-            if p.dtype != wide:
-                watch.note(old, new, theta)
+            for sink, value in turn():
+                sink.copy_(value)
     return live.peak
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import signal
 import threading
 import warnings
@@ -151,6 +152,8 @@ def _engine(net: nn.Module) -> Any:
     return Engine(net, optimizer, loss=lambda model, _: loss(model), scratch_bytes=1 << 12, unit_bytes=1)  # takes turns
 
 
+SLICE = 1 if "HELENE_DEEP" in os.environ else 3  # one place in so many; all of them by ``make kills``
+
 CASES: dict[str, tuple[Build, torch.dtype, Callable[[str], bool]]] = {
     "model": (lambda net: helene.MeZO(net.named_parameters(), 1e-2, model=net), torch.float32, ours_and_contexts),
     "parameters": (_momentum, torch.float32, ours),
@@ -173,10 +176,11 @@ def test_an_interrupted_step_is_whole_or_was_not_made(case: str) -> None:
     later = places(lambda: _step(optimizer, net), where)
     if case not in ("model", "parameters"):  # whose loops are those of all
         later = [at for at in later if at[1] == 0]
+    known = {place for place, _ in later}
+    later = later[::SLICE]
     reached = sum(_interrupt(net, optimizer, twin, Lines(where, place)) for place in later)
     assert reached > 0.9 * len(later)  # some lines belong to some steps
-    known = {place for place, _ in later}
-    for place in [at for at in first if at[0] not in known and at[1] == 0]:
+    for place in [at for at in first if at[0] not in known and at[1] == 0][::SLICE]:
         net = block(dtype)
         optimizer = build(net)
         _interrupt(net, optimizer, twin, Lines(where, place))
