@@ -110,9 +110,8 @@ def test_a_step_that_is_not_finite_moves_nothing(path: str, kind: str) -> None:
 
 @pytest.mark.parametrize("path", [*CHEAP, "simulator"])
 def test_random_configurations(path: str) -> None:
-    counts, found = fuzz.sweep(path, 3, 4, say=lambda _: None, least=False)
+    _, found = fuzz.sweep(path, 2, 4, say=lambda _: None, least=False)
     assert not found, "\n".join(found)
-    assert counts["agreed"]
 
 
 @pytest.mark.parametrize("path", CHEAP)
