@@ -32,12 +32,12 @@ class FusedUpdates:
         """Send a step to the device; why its update cannot be the graph's, in one line, or nothing."""
         method, probing = methods.fused(plan, self._optimizer.targets), plan.probing
         assert isinstance(probing, Probing)
-        fused = isinstance(method, methods.Fused)
-        hypers = (
-            method.rows(plan) if isinstance(method, methods.Fused) else torch.zeros(len(plan.rules), methods.NUM_HYPERS)
-        )
-        self._control.send(plan.seed, plan.step, probing.eps, hypers.numpy(), by_host=not fused)
-        return "" if isinstance(method, methods.Fused) else method
+        if isinstance(method, methods.Fused):
+            hypers, reason = method.rows(plan), ""
+        else:
+            hypers, reason = torch.zeros(len(plan.rules), methods.NUM_HYPERS), method
+        self._control.send(plan.seed, plan.step, probing.eps, hypers.numpy(), by_host=bool(reason))
+        return reason
 
     def prepare(self, plan: StepPlan) -> None:
         """Before a capture: allocate the state, and say where it lies."""

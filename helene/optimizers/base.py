@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helene import kernels, noise, storage
-from helene.curvature import Estimate
+from helene.curvature import Estimate, Source
 from helene.directions import Target
 from helene.optimizers import checks, chunkwise, layer_floors
 from helene.optimizers.layered import Layered, LearningRate, Options, layout_of
@@ -17,7 +17,7 @@ from helene.optimizers.rounding import RoundingWatch
 from helene.optimizers.statistics import Statistics
 from helene.plan import StepPlan
 from helene.probe import Closure
-from helene.rules import CurvatureRule
+from helene.rules import CurvatureRule, Rule
 from helene.swap import out_of_inference
 from helene.undo import Undo
 
@@ -113,15 +113,14 @@ class Base(Layered):
         rules, kept, probing = self._described()
         checks.layout(self._layout, layout_of(rules, kept), self.layer_name)
         self._arrange(probing)
-        rule = rules[0]
-        estimates = isinstance(rule, CurvatureRule) and rule.estimates_at(step)
+        source = _source_at(rules[0], step)
         return StepPlan(
             method=type(self).__name__,
             step=step,
             probing=probing,
             measurement=self.MEASUREMENT,
-            source=rule.curvature if isinstance(rule, CurvatureRule) and estimates else None,
-            rules=layer_floors.resolve(self, rules, step, estimates),
+            source=source,
+            rules=layer_floors.resolve(self, rules, step, source is not None),
             storage=kept,
             forwards=self.forwards_at(step),
         )
@@ -147,9 +146,8 @@ class Base(Layered):
     def forwards_at(self, step: int) -> int:
         """Forwards that a step makes, a backward counted as two."""
         rule, _, probing = self._describe(self.param_groups[0])
-        forwards = self.MEASUREMENT.forwards(probing, self.num_blocks)
-        estimates = isinstance(rule, CurvatureRule) and rule.estimates_at(step)
-        return forwards + (self.source.forwards(forwards) if estimates else 0)
+        forwards, source = self.MEASUREMENT.forwards(probing, self.num_blocks), _source_at(rule, step)
+        return forwards + (source.forwards(forwards) if source else 0)
 
     def num_scalars_at(self, step: int) -> int:
         """How many scalars a step measures, as groups are configured at this moment.
@@ -159,10 +157,8 @@ class Base(Layered):
         """
         rules, _, probing = self._described()
         self._arrange(probing)
-        count = int(self.MEASUREMENT.num_scalars(probing, self.num_blocks))
-        rule = rules[0]
-        estimates = isinstance(rule, CurvatureRule) and rule.estimates_at(step)
-        return count + (self.source.num_scalars(count) if estimates else 0)
+        count, source = int(self.MEASUREMENT.num_scalars(probing, self.num_blocks)), _source_at(rules[0], step)
+        return count + (source.num_scalars(count) if source else 0)
 
     @property
     def num_blocks(self) -> int:
@@ -285,6 +281,11 @@ class Base(Layered):
             words = self.words(plan, draw, target, span) if storage.is_rounded(state, name) else None
             writes += storage.writes(state, name, span, value, words)
         return writes
+
+
+def _source_at(rule: Rule, step: int) -> Source | None:
+    """Where ĥ comes from at a step, None where none is estimated."""
+    return rule.curvature if isinstance(rule, CurvatureRule) and rule.estimates_at(step) else None
 
 
 class _Made:

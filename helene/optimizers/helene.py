@@ -47,8 +47,8 @@ class Helene(ZerothOrder):
         interval: Steps between estimates of h (k), >= 1.
         gamma: Scale of the curvature in the denominator, > 0.
         floor: λ_i, > 0: one number or rule of `helene.floors` for all layers, or one per layer. A group's own
-            ``"floor"`` wins. A rule that looks at h costs one more draw of z at the steps that estimate h, and
-            these steps then use h as it is stored (a difference with narrow state only).
+            ``"floor"`` wins. A rule that looks at h costs one more draw of z, and h of a layer in memory, at the
+            steps that estimate h.
         denominator_eps: Added to the denominator, >= 0.
         curvature: A source of `helene.curvature`: "spsa", "spsa_own_batch", "backprop", "sampled_labels", "none", or an
             object of your own.

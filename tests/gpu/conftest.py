@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))  # for engine_models
+sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))  # for engine_models, kernel_updates
 
 
 @pytest.fixture(autouse=True)

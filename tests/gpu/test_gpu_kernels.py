@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kernel_updates import by_kernels, by_torch, with_state
 
-from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, kernels, noise, storage
+from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, kernels, noise
 from helene.kernels import torch_noise
 from helene.kernels.tiles import Piece, Tiles
-from helene.optimizers import chunkwise
 
 pytestmark = pytest.mark.gpu
 
@@ -139,38 +139,7 @@ CASES: list[Any] = [  # each is a kernel to compile: the products of all of thes
 ]
 
 
-def _with_state(cls: Any, dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(33, 100), (5,), (4096,), (2, 1028)]
-    params = [torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype).to(device)) for s in shapes]
-    optimizer = cls([{"params": params[:2]}, {"params": params[2:]}], lr=1e-2, seed=KEY[0], **options)
-    rules, ways = optimizer.plan().rules, optimizer.plan().storage
-    for target in optimizer.targets:
-        state = optimizer.allocate(target, rules[target.layer], ways[target.layer])
-        for name in optimizer.state_names:
-            size = target.tensor.numel()
-            value = torch.randn(size, generator=generator) * 10.0 ** torch.randint(-4, 1, (size,), generator=generator)
-            value = value.abs() if name in storage.NONNEGATIVE else value
-            words = noise.words(1, 1, 0, 1, 0, size).to(device) if storage.is_rounded(state, name) else None
-            storage.write(state, name, slice(0, size), value.to(device), words)
-    return optimizer
-
-
-def by_torch(optimizer: Any, slope: float) -> None:
-    """A step's update along slope · z by torch's own operations."""
-    plan = optimizer.plan()
-    gradient = plan.measurement.gradient(optimizer, plan, [slope], None)
-    estimate = plan.source and plan.source.estimate(optimizer, plan, gradient, [], None)
-    with torch.no_grad():
-        chunkwise.Moves(optimizer, plan, None, gradient, estimate).make()
-    optimizer.note(plan, [slope])
-
-
-def by_kernels(optimizer: Any, slope: float) -> None:
-    """The same by the fused kernel."""
-    plan = optimizer.plan()
-    kernels.Launches(optimizer, plan, slope).make()
-    optimizer.note(plan, [slope])
+SHAPES = [(33, 100), (5,), (4096,), (2, 1028)]
 
 
 @pytest.mark.parametrize(("cls", "options", "dtype", "state_dtype", "rounding"), CASES)
@@ -180,7 +149,9 @@ def test_updates_are_the_generic_loops(
     """Two steps. To the bit but for division and root (2 ulp in the update), and what rounding makes of these."""
     made = []
     for fused in (False, True):
-        optimizer = _with_state(cls, dtype, device, state_dtype=state_dtype, rounding=rounding, **options)
+        optimizer = with_state(
+            cls, SHAPES, dtype, device, seed=KEY[0], state_dtype=state_dtype, rounding=rounding, **options
+        )
         for _ in range(2):
             assert kernels.can_update(optimizer, optimizer.plan())
             (by_kernels if fused else by_torch)(optimizer, 0.37)

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kernel_updates import by_kernels, by_torch, with_state
 
 if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
     pytest.skip("for machines with triton and no GPU", allow_module_level=True)
 os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported, and for them alone
 
-from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, kernels, noise, storage
+from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, noise
 from helene.directions import Direction, Target, write_perturbed
 from helene.kernels import launch, methods
 from helene.kernels.tiles import Piece, Tiles
-from helene.optimizers import chunkwise
 from helene.rules import SGDRule
 
 CPU = torch.device("cpu")
@@ -119,36 +119,7 @@ STORAGE: list[Any] = [
 
 
 def _optimizer(cls: Any, dtype: torch.dtype, **options: Any) -> Any:
-    generator = torch.Generator().manual_seed(0)
-    params = [torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in ((33, 20), (5,), (2, 516))]
-    optimizer = cls([{"params": params[:2]}, {"params": params[2:]}], lr=1e-2, seed=KEY[0], **options)
-    rules, ways = optimizer.plan().rules, optimizer.plan().storage
-    for target in optimizer.targets:
-        state = optimizer.allocate(target, rules[target.layer], ways[target.layer])
-        for name in optimizer.state_names:
-            size = target.tensor.numel()
-            value = torch.randn(size, generator=generator) * 10.0 ** torch.randint(-4, 1, (size,), generator=generator)
-            value = value.abs() if name in storage.NONNEGATIVE else value
-            words = noise.words(1, 1, 0, 1, 0, size) if storage.is_rounded(state, name) else None
-            storage.write(state, name, slice(0, size), value, words)
-    return optimizer
-
-
-def by_torch(optimizer: Any, slope: float) -> None:
-    """A step's update along slope · z by torch's own operations."""
-    plan = optimizer.plan()
-    gradient = plan.measurement.gradient(optimizer, plan, [slope], None)
-    estimate = plan.source and plan.source.estimate(optimizer, plan, gradient, [], None)
-    with torch.no_grad():
-        chunkwise.Moves(optimizer, plan, None, gradient, estimate).make()
-    optimizer.note(plan, [slope])
-
-
-def by_kernels(optimizer: Any, slope: float) -> None:
-    """The same by the fused kernel."""
-    plan = optimizer.plan()
-    kernels.Launches(optimizer, plan, slope).make()
-    optimizer.note(plan, [slope])
+    return with_state(cls, [(33, 20), (5,), (2, 516)], dtype, "cpu", seed=KEY[0], **options)
 
 
 @pytest.mark.parametrize(("cls", "options"), METHODS)

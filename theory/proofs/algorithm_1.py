@@ -6,14 +6,13 @@ r"""Algorithm 1 with fixed D: exact second moments, exact rates, the bounds of `
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from theory.proofs import csv_record
 from theory.proofs.problems import log_uniform
 from theory.updates.clipped_newton import Array
 
@@ -199,19 +198,10 @@ def simulated(ell: Array, s: float, seed: int) -> float:
     return float(np.median(out.steps)) / math.log(1.0 / TARGET)
 
 
-def write(rows: Sequence[Row]) -> None:
-    """Writes the record."""
-    with RECORD.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(one) for one in rows)
-
-
 def read() -> list[dict[str, str]]:
     """The committed record."""
-    with RECORD.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return csv_record.read(RECORD)
 
 
 if __name__ == "__main__":
-    write([row(seed) for seed in range(NUM_PROBLEMS)])
+    csv_record.write(RECORD, [asdict(row(seed)) for seed in range(NUM_PROBLEMS)])

@@ -6,14 +6,13 @@ r"""Four diagonals from forwards, how well they follow the truth: ``curvature_fr
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from synthetic.estimators.predicted import squared_correlation
+from theory.proofs import csv_record
 from theory.updates.clipped_newton import Array
 
 RECORD = Path(__file__).parent / "curvature_from_forwards.csv"
@@ -97,19 +96,10 @@ def measure(d: int = DIMENSION, runs: int = RUNS) -> list[dict[str, Any]]:
     return rows
 
 
-def write(rows: Sequence[dict[str, Any]]) -> None:
-    """Writes the record."""
-    with RECORD.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def read() -> list[dict[str, str]]:
     """The committed record."""
-    with RECORD.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return csv_record.read(RECORD)
 
 
 if __name__ == "__main__":
-    write(measure())
+    csv_record.write(RECORD, measure())

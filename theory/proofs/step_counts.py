@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from theory.losses.smooth import RidgeLoss, Smooth
-from theory.proofs import bounds, problems
+from theory.proofs import bounds, csv_record, problems
 from theory.updates.clipped_newton import count_steps, theorem_clip
 
 RECORD = Path(__file__).parent / "step_counts.csv"
@@ -138,8 +138,7 @@ def write(rows: Sequence[Row], path: Path = RECORD) -> None:
 
 def read(path: Path = RECORD) -> list[dict[str, str]]:
     """The committed rows, as text."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return csv_record.read(path)
 
 
 def ratios(rows: Sequence[Mapping[str, str]], family: str, bound: str) -> list[float]:

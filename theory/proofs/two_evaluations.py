@@ -5,7 +5,6 @@ r"""The optimizers of `helene` on the family of ``two_evaluations.md``, with wha
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 
 import helene
 from helene.optimizers.zeroth import ZerothOrder
+from theory.proofs import csv_record
 from theory.updates.clipped_newton import Array
 
 RECORD = Path(__file__).parent / "two_evaluations.csv"
@@ -126,20 +126,12 @@ def lowest(method: Method, steps: int = DIMENSION) -> Array:
     return np.min(means, axis=0)
 
 
-def write(rows: Sequence[dict[str, Any]]) -> None:
-    """Writes the record."""
-    with RECORD.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def read() -> list[dict[str, str]]:
     """The committed record."""
-    with RECORD.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return csv_record.read(RECORD)
 
 
 if __name__ == "__main__":
     columns = {method.name: lowest(method) for method in MEASURED}
-    write([{"step": t + 1, **{name: f"{shares[t]:.4f}" for name, shares in columns.items()}} for t in range(DIMENSION)])
+    rows = [{"step": t + 1, **{name: f"{shares[t]:.4f}" for name, shares in columns.items()}} for t in range(DIMENSION)]
+    csv_record.write(RECORD, rows)

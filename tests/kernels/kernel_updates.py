@@ -1,0 +1,47 @@
+"""A step's update by torch and by the fused kernels, from state that is already there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from helene import kernels, noise, storage
+from helene.optimizers import chunkwise
+
+
+def with_state(
+    cls: Any, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: torch.device | str, **options: Any
+) -> Any:
+    """An optimizer of two layers whose state has elements of many sizes; the first two shapes are the first layer."""
+    generator = torch.Generator().manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype).to(device)) for s in shapes]
+    optimizer = cls([{"params": params[:2]}, {"params": params[2:]}], lr=1e-2, **options)
+    plan = optimizer.plan()
+    for target in optimizer.targets:
+        state = optimizer.allocate(target, plan.rules[target.layer], plan.storage[target.layer])
+        for name in optimizer.state_names:
+            size = target.tensor.numel()
+            value = torch.randn(size, generator=generator) * 10.0 ** torch.randint(-4, 1, (size,), generator=generator)
+            value = value.abs() if name in storage.NONNEGATIVE else value
+            words = noise.words(1, 1, 0, 1, 0, size).to(device) if storage.is_rounded(state, name) else None
+            storage.write(state, name, slice(0, size), value.to(device), words)
+    return optimizer
+
+
+def by_torch(optimizer: Any, slope: float) -> None:
+    """A step's update along slope · z by torch's own operations."""
+    plan = optimizer.plan()
+    gradient = plan.measurement.gradient(optimizer, plan, [slope], None)
+    estimate = plan.source and plan.source.estimate(optimizer, plan, gradient, [], None)
+    with torch.no_grad():
+        chunkwise.Moves(optimizer, plan, None, gradient, estimate).make()
+    optimizer.note(plan, [slope])
+
+
+def by_kernels(optimizer: Any, slope: float) -> None:
+    """The same by the fused kernel."""
+    plan = optimizer.plan()
+    kernels.Launches(optimizer, plan, slope).make()
+    optimizer.note(plan, [slope])
