@@ -30,9 +30,12 @@ test: $(STAMP) ## everything: lint, types, unit tests, the ledger of claims, the
 types: $(STAMP)
 	$(BIN)/mypy
 
-# A process each, two at a time, the longest first.
-SUITES := tests/optimizers tests/llm tests/synthetic theory tests/lab tests/theory tests/kernels tests/core \
+# A process each, two at a time, the longest first. The tests of the ledger use what its claims came to.
+SUITES := tests/llm ledger-and-tests tests/synthetic tests/optimizers tests/kernels tests/lab tests/core \
 	$(filter-out %/optimizers %/llm %/synthetic %/lab %/theory %/kernels %/core %/__pycache__, $(wildcard tests/*))
+
+pytest/ledger-and-tests: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q theory tests/theory
 
 pytest/%: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q $*
