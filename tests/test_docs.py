@@ -17,7 +17,7 @@ from helene.lab import costs
 from tests.optimizers.contract_table import METHODS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- not run: [^\n]+ -->\n)?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -28,6 +28,8 @@ def blocks(page: Path) -> list[tuple[int, str]]:
 
 
 @pytest.mark.llm
+@pytest.mark.filterwarnings("ignore:steps run without a CUDA graph")  # README.md shows the engine
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument", "ignore:`is_gradient_checkpointing`")  # of the Trainer
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_run(page, tmp_path, monkeypatch):
     """In order, in one namespace, in an empty folder; a failure's traceback names the line of the page."""
