@@ -1,7 +1,7 @@
 """What a user's type checker sees of the package.
 
-`make test` checks this file with mypy and never runs it. An ``ignore`` that is not needed is an error, so each line with
-one is a mistake that mypy must see.
+`make test` checks this file with mypy and never runs it. An ``ignore`` that is not needed is an error, so each line
+with one is a mistake that mypy must see.
 """
 
 from __future__ import annotations
