@@ -28,3 +28,9 @@ def advice(module: str | None, preferred: str = "") -> str | None:
         return None
     extra = next((name for name in (preferred, "suite") if name in extras), extras[0])
     return f"{package} is not installed; pip install 'helene[{extra}]'"
+
+
+def needed_by(what: str, err: ModuleNotFoundError) -> ModuleNotFoundError:
+    """The error of a module that cannot do without the one that is missing."""
+    said = advice(err.name, "llm") or f"{err.name} is not installed"
+    return ModuleNotFoundError(f"{what}: {said}", name=err.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import shlex
@@ -154,6 +155,14 @@ def test_a_command_names_the_extra_that_it_lacks(monkeypatch, tmp_path, capsys):
     monkeypatch.delitem(sys.modules, "helene.lab.pages", raising=False)
     assert run("index", "--out", str(tmp_path)) == 1
     assert capsys.readouterr().err == "helene: jinja2 is not installed; pip install 'helene[suite]'\n"
+
+
+@pytest.mark.parametrize(("adapter", "lacks"), [("trainer", "transformers"), ("checkpoints", "safetensors")])
+def test_an_adapter_names_the_extra_that_it_lacks(monkeypatch, adapter, lacks):
+    monkeypatch.setitem(sys.modules, lacks, None)
+    monkeypatch.delitem(sys.modules, f"helene.integrations.{adapter}", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=rf"{lacks} is not installed; pip install 'helene\[llm\]'"):
+        importlib.import_module(f"helene.integrations.{adapter}")
 
 
 def test_the_shell_completes():
