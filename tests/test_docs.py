@@ -5,6 +5,7 @@ A block that must not run is preceded by ``<!-- not run: reason -->``.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -40,6 +41,24 @@ def test_examples_run(page, tmp_path, monkeypatch):
             exec(compile("\n" * line + source, str(page), "exec"), namespace)
     finally:
         torch.set_rng_state(state)
+
+
+@pytest.mark.llm
+def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
+    """Every cell in order, with few steps; what it prints has the form of the outputs that are kept in it."""
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((ROOT / "examples" / "fine_tune_on_a_cpu.ipynb").read_text(encoding="utf-8"))["cells"]
+    state, namespace = torch.get_rng_state(), {}
+    try:
+        for cell in (cell for cell in cells if cell["cell_type"] == "code"):
+            source = re.sub(r"^(PRETRAINING_STEPS|STEPS) = \d+", r"\1 = 4", "".join(cell["source"]), flags=re.MULTILINE)
+            exec(compile(source, cell["id"], "exec"), namespace)
+            kept = "".join("".join(output["text"]) for output in cell["outputs"])
+            shapes = [re.sub(r"[\d.,]+", "0", text) for text in (capsys.readouterr().out, kept)]
+            assert shapes[0] == shapes[1], cell["id"]
+    finally:
+        torch.set_rng_state(state)
+    assert namespace["STEPS"] == 4
 
 
 def test_blocks_are_found():
