@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tools import steps_picture
+from tools import learned, steps_picture
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / n / "README.md" for n in ("theory", "llm_bench"))]
@@ -132,24 +132,23 @@ def accuracies(file: str, method: str) -> list[float]:
     return [r["result"]["test"]["metric"] for r in sorted(tests, key=lambda r: r["config"]["seed"])]
 
 
-ROWS = {  # of the page on language models: the file of its records, and the digits shown
-    "SST-2, Gemma, 2,000": ("small-causal-sst2", 3),
-    "SST-2, Gemma, 500": ("parts-causal-sst2", 3),
-    "SST-2, MiniLM-L6, 2,000": ("small-masked-sst2", 3),
-    "WiC, Gemma, 2,000": ("all-causal-wic", 3),
-    "COPA, Gemma, 2,000": ("small-causal-copa", 2),
-    "RTE, Gemma, 500": ("brief-causal-rte", 3),
-}
-
-
 def test_the_page_on_language_models():
-    _, *rows = table("docs/findings/language_models.md", "| task, model, steps | MeZO")
-    told = {row[0]: row for row in rows}
-    for label, (file, digits) in ROWS.items():
-        for column, method in ((1, "mezo"), (2, "helene")):
-            assert told[label][column] == ", ".join(f"{a:.{digits}f}" for a in accuracies(file, method)), label
-        untrained = accuracies(file, "zero-shot") or accuracies("small-causal-sst2", "zero-shot")
-        assert {f"{a:.{digits}f}" for a in untrained} == {told[label][3]}, label
+    """Its table and the README's line are those of the records; where a section lists seeds, they are these."""
+    found = learned.rows()
+    page = learned.PAGE.read_text(encoding="utf-8")
+    assert page == learned.placed(page, found), f"run: {learned.COMMAND}"
+    assert learned.sentence(found) in learned.README.read_text(encoding="utf-8"), f"run: {learned.COMMAND}"
+    for file in ("small-causal-sst2", "parts-causal-sst2", "small-masked-sst2", "all-causal-wic", "brief-causal-rte"):
+        for method in ("mezo", "helene"):
+            assert ", ".join(f"{value:.3f}" for value in accuracies(file, method)) in page, (file, method)
+
+
+def test_what_counts_as_learned():
+    """Two standard errors above the better control; a method that was not run has no verdict."""
+    row = learned.Row("t", "m", 9, "f", {"zero-shot": [0.5], "bias-only": [0.6, 0.7], "mezo": [0.74]}, 100)
+    assert (row.error, row.learned("mezo"), row.learned("helene")) == (0.05, False, None)
+    row.results["mezo"] = [0.7, 0.81]
+    assert row.learned("mezo")
 
 
 def test_the_readmes_headline():
