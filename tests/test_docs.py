@@ -82,6 +82,11 @@ def test_the_interface_page_has_every_public_name():
     assert [name for name in helene.__all__ if not re.search(rf":: helene\.{name}$", text, re.MULTILINE)] == []
 
 
+def test_users_checkers_read_the_types():
+    """By PEP 561; what they see is in `tests/types_of_users.py`, which mypy checks."""
+    assert (ROOT / "helene" / "py.typed").is_file()
+
+
 def rows(heading: str) -> list[list[str]]:
     text = (ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8")
     lines = text[text.index(heading) :].split("\n\n")[0].splitlines()[2:]
