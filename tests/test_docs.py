@@ -77,11 +77,6 @@ def test_every_word_of_the_glossary_stands_once_and_its_module_is_there():
     assert [path for *_, path in entries if not (ROOT / path.strip("`")).is_file()] == []
 
 
-def test_the_interface_page_has_every_public_name():
-    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    assert [name for name in helene.__all__ if not re.search(rf":: helene\.{name}$", text, re.MULTILINE)] == []
-
-
 def test_users_checkers_read_the_types():
     """By PEP 561; what they see is in `tests/types_of_users.py`, which mypy checks."""
     assert (ROOT / "helene" / "py.typed").is_file()
