@@ -92,17 +92,17 @@ def rows() -> list[Row]:
 def shown(values: Sequence[float]) -> str:
     """The mean, and the range over seeds where they differ."""
     low, mean, high = (f"{value:.3f}" for value in (min(values), fmean(values), max(values)))
-    return mean if low == high else f"{mean} ({low} to {high})"
+    return mean if low == high else f"{mean} ({low}–{high})"
 
 
 def table(found: Sequence[Row]) -> str:
-    """Rows in which a method trained; columns that have a value."""
-    trained = [row for row in found if row.steps]
+    """Rows in which a method trained, those where one learned first; columns that have a value."""
+    trained = sorted((row for row in found if row.steps), key=lambda row: not any(map(row.learned, BOTH)))
     methods = [name for name in COLUMNS if any(name in row.results for row in trained)]
     head = ["task, model, steps", *(COLUMNS[name] for name in methods), "learned", "records"]
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     for row in trained:
-        cells = [shown(row.results[name]) if name in row.results else "" for name in methods]
+        cells = [shown(row.results[name]) if name in row.results else "not run" for name in methods]
         names = [COLUMNS[name] for name in BOTH if row.learned(name)]
         label = f"{row.task}, {row.model}, {row.steps:,}"
         link = f"[{row.file.split('-')[0]}](../../llm_bench/records/rows/{row.file})"
