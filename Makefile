@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help report test ledger kills bench bench-history docs
+.PHONY: help report test types ledger kills deep bench bench-history docs
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -25,8 +25,10 @@ report: $(STAMP) ## measure the scaling laws on this machine, draw the committed
 test: $(STAMP) ## everything: lint, types, unit tests, the ledger of claims, the docs' examples
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory --output-sync=target -j2 $(SUITES:%=pytest/%) types
+
+types: $(STAMP)
 	$(BIN)/mypy
-	@$(MAKE) --no-print-directory --output-sync=target -j2 $(SUITES:%=pytest/%)
 
 # A process each, two at a time, the longest first.
 SUITES := tests/optimizers tests/llm tests/synthetic theory tests/lab tests/theory tests/kernels tests/core \
@@ -40,6 +42,10 @@ ledger: pytest/theory ## theory/ alone: the verdict on every claim
 kills: $(STAMP) ## 50 SIGKILLs of a sweep, then Ctrl-C at every line of a step: nothing is lost; some three minutes
 	$(BIN)/python -m tests.lab.kills --kills 50
 	HELENE_DEEP=1 $(BIN)/pytest -q tests/core/test_interrupts.py
+
+DEEP := tests/core/test_interrupts.py tests/llm/test_memory.py tests/synthetic/control_theory
+deep: $(STAMP) ## what make test does in part, whole
+	HELENE_DEEP=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q $(DEEP)
 
 bench: $(STAMP) ## every benchmark once, deterministic counts against the committed ones
 	@test -f $$HOME/.asv-machine.json || $(BIN)/asv machine --yes
