@@ -78,7 +78,7 @@ def test_every_word_of_the_glossary_stands_once_and_its_module_is_there():
 
 
 def test_users_checkers_read_the_types():
-    """By PEP 561; what they see is in `tests/types_of_users.py`, which mypy checks."""
+    """By PEP 561; what they see is in `tests/optimizers/types_of_users.py`, which mypy checks."""
     assert (ROOT / "helene" / "py.typed").is_file()
 
 
