@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help report test types ledger kills deep bench bench-history
+.PHONY: help report test types ledger kills deep bench bench-history docs
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -63,3 +63,9 @@ bench-history: $(STAMP) ## build and measure the last HISTORY=10 commits, write 
 	$(BIN)/asv run --steps $(HISTORY) --skip-existing-commits HEAD~$(HISTORY)..HEAD || [ $$? -eq 2 ]
 	$(BIN)/asv publish
 	$(BIN)/python benchmarks/vendor_site.py
+
+docs: $(STAMP) ## the site of docs/ and the docstrings: site/index.html, which opens without network
+	@$(BIN)/python -c 'import furo, myst_parser' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m sphinx -q -W -d site/.doctrees docs site
+	@echo site/index.html
