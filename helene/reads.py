@@ -145,5 +145,6 @@ def reads_none(names: Sequence[str]) -> str:
     """What to say where a loss reads no trained parameter."""
     return (
         f"the loss reads none of the {len(names)} trained parameters ({', '.join(names[:3])}, ...), so every slope "
-        "would be 0; are adapters merged or switched off, parameters replaced (assign=True), or is it another model's loss?"
+        "would be 0; are adapters merged or switched off, parameters replaced (assign=True), or is it another "
+        "model's loss?"
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from helene.files import read_text
 from llm_bench.data.encode import Encoded
 from llm_bench.evaluation.evaluate import score
 from llm_bench.evaluation.plain_forward import choose_side
@@ -161,8 +162,11 @@ def _known(source: str | os.PathLike[str] | None) -> tuple[str, float | None]:
     path = Path(source) / KNOWN_FILE if source is not None else None
     if path is None or not path.is_file():
         return KNOWN_TEXT, None
-    known = json.loads(path.read_text(encoding="utf-8"))
-    return known["text"], float(known["loss"])
+    try:
+        known = json.loads(read_text(path))
+        return str(known["text"]), float(known["loss"])
+    except (json.JSONDecodeError, LookupError, TypeError) as err:
+        raise ValueError(f'{path} is damaged ({err!r}); it reads {{"text": ..., "loss": ...}}, or take it away') from err
 
 
 def write_known(model: LanguageModel, folder: Path, text: str = KNOWN_TEXT) -> float:
