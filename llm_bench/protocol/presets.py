@@ -32,7 +32,8 @@ class Preset:
         tunings: Of the methods.
         untrained: Rows without training.
         multiples: Step sizes tried, in units of the method's natural one; the same number for every method.
-        extend: Step sizes added at most, one after the other, where the best one is the smallest or the largest tried.
+        extend: Step sizes added at most by kind, one after the other, where the best one is the smallest or the largest
+            tried.
         base_lr: Natural step size of MeZO by tuning.
         steps: Of zeroth-order methods, by kind.
         first_order_steps: Of methods with gradients, by kind.
@@ -74,7 +75,7 @@ class Preset:
     dtype: str = "float32"
     products: Products = "float32"
     row_length: Mapping[str, int] = field(default_factory=dict)
-    extend: int = 0
+    extend: Mapping[Kind, int] = field(default_factory=dict)
     tuning_split: int = TUNING_SEED
 
     def settings(self, kind: Kind, task: str, method: str, tuning: str) -> dict[str, Any]:
@@ -170,7 +171,7 @@ PRESETS = {
         {"masked": (13, 21, 42), "causal": (0, 1, 2)},
         target={("masked", "sst2"): 0.7, ("causal", "sst2"): 0.82, ("causal", "copa"): 0.72},
         row_length=_ROWS,
-        extend=3,
+        extend={"causal": 3, "masked": 3},
     ),
     "parts": Preset(
         "parts",
@@ -185,7 +186,7 @@ PRESETS = {
         {"causal": (0, 1)},
         target={("causal", "sst2"): 0.75},
         row_length=_ROWS,
-        extend=2,
+        extend={"causal": 2, "masked": 2},
     ),
     "brief": Preset(
         "brief",
@@ -206,7 +207,7 @@ PRESETS = {
             ("causal", "boolq"): 0.66,
         },
         row_length=_ROWS,
-        extend=2,
+        extend={"causal": 2, "masked": 2},
     ),
     "all": Preset(
         "all",
@@ -236,7 +237,7 @@ PRESETS = {
             ("causal", "wic"): 0.57,
         },
         products="tf32",
-        extend=3,
+        extend={"causal": 3, "masked": 8},
         tuning_split=FEW_SHOT_SEEDS[0],
     ),
     "paper": Preset(
