@@ -166,7 +166,9 @@ def _known(source: str | os.PathLike[str] | None) -> tuple[str, float | None]:
         known = json.loads(read_text(path))
         return str(known["text"]), float(known["loss"])
     except (json.JSONDecodeError, LookupError, TypeError) as err:
-        raise ValueError(f'{path} is damaged ({err!r}); it reads {{"text": ..., "loss": ...}}, or take it away') from err
+        raise ValueError(
+            f'{path} is damaged ({err!r}); it reads {{"text": ..., "loss": ...}}, or take it away'
+        ) from err
 
 
 def write_known(model: LanguageModel, folder: Path, text: str = KNOWN_TEXT) -> float:
