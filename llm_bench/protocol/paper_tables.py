@@ -1,9 +1,13 @@
-"""Numbers that the HELENE paper prints, as it prints them (percent; mean and standard deviation where given)."""
+"""Numbers that the HELENE paper prints, as it prints them (percent; mean and standard deviation where given).
+
+Table 3 has rows, without such numbers, for the other methods that `helene.methods` lists in it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from helene.methods import compared
 from llm_bench.tasks.task import Kind
 
 TableRow = tuple[str, str]  # method, tuning; untrained rows have tuning "full"
@@ -17,7 +21,7 @@ class PaperTable:
     Attributes:
         title: What it shows.
         model: Of the paper.
-        rows: (method, tuning) in the paper's order.
+        rows: (method, tuning) in the paper's order, then those that it does not print.
         columns: (kind, task, tuning or None for the row's own).
         printed: By row and column.
     """
@@ -101,6 +105,8 @@ def _third() -> PaperTable:
             rows.append((method, tuning))
             for column, number in zip(columns, (numbers[place], numbers[3 + place]), strict=True):
                 printed[(method, tuning), column] = _number(number)
+    more = [entry.name for entry in compared("table 3")]
+    rows += [(name, tuning) for name in more if (name, "full") not in rows for tuning in ("full", "lora", "prefix")]
     return PaperTable("SST-2 by method and tuning", "RoBERTa-large, OPT-1.3B", (CONTROL, *rows), columns, printed)
 
 
