@@ -29,7 +29,7 @@ class Simulated(MeZO):
         self._rule: type[Rule] = getattr(helene, entry.cls).RULE
         kinds = {field.name: type(field.default) for field in fields(self._rule)}
         assert entry.scaling is not None
-        self._kinds = {name: kinds[name] for name in entry.scaling.space if name != "log2_q"}
+        self._kinds: dict[str, Any] = {name: kinds[name] for name in entry.scaling.space if name != "log2_q"}
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
         """See `Method`: lr = q / (tr H + 2 λ_max), times ‖g_0‖ where a step is about lr whatever the loss."""
