@@ -140,7 +140,7 @@ def _tuned(
         if not runs or len(there) < len(runs):
             return runs, there, None
         choice = plan.choose(there)
-        if not choice.edge or len(runs) < 2 or below + above == bench.preset.extend:
+        if not choice.edge or len(runs) < 2 or below + above == bench.preset.extend.get(cell.kind, 0):
             return runs, there, choice
         if choice.lr == choice.tried[0][0]:
             below += 1

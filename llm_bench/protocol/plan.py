@@ -59,7 +59,12 @@ def slope_run(preset: Preset, cell: Cell, model: str, device: str, **more: Any) 
     if not needs_slope(cell.method):
         return None
     of = Cell(cell.kind, cell.task, "mezo", cell.tuning)
-    common = {"role": "measure", "seed": TUNING_SEED, "data_seed": _data_seed(preset, cell, TUNING_SEED), **more}
+    common = {
+        "role": "measure",
+        "seed": TUNING_SEED,
+        "data_seed": _data_seed(preset, cell, preset.tuning_split),
+        **more,
+    }
     fixed = {"lr": preset.base_lr[cell.tuning], "steps": SLOPES, "eval_every": SLOPES, "target": None}
     return _config(preset, of, model, device, {**common, **fixed})
 
@@ -81,7 +86,8 @@ def tuning_runs(
     if cell.method in UNTRAINED:
         return []
     sizes = preset.step_sizes(cell.method, cell.tuning, denominator, below, above)
-    common = {"role": "tune", "seed": TUNING_SEED, "data_seed": _data_seed(preset, cell, TUNING_SEED), **more}
+    data_seed = _data_seed(preset, cell, preset.tuning_split)
+    common = {"role": "tune", "seed": TUNING_SEED, "data_seed": data_seed, **more}
     return [_config(preset, cell, model, device, {**common, "lr": lr}) for lr in sizes]
 
 

@@ -33,7 +33,8 @@ class Preset:
         tunings: Of the methods.
         untrained: Rows without training.
         multiples: Step sizes tried, in units of the method's natural one; the same number for every method.
-        extend: Step sizes added at most, one after the other, where the best one is the smallest or the largest tried.
+        extend: Step sizes added at most by kind, one after the other, where the best one is the smallest or the largest
+            tried.
         base_lr: Natural step size of MeZO by tuning.
         steps: Of zeroth-order methods, by kind.
         first_order_steps: Of methods with gradients, by kind.
@@ -41,6 +42,8 @@ class Preset:
         batch_size: By kind.
         first_order_batch: Batch size of methods with gradients.
         seeds: Of test runs by kind: directions and, for few-shot, the data.
+        tuning_split: Data seed of few-shot tuning runs. A published split has the same kind of text as the test runs'
+            splits; a drawn one has that of the training file, which for SST-2 is phrases.
         k: Rows a class for masked models; None takes ``num_train`` for them too.
         num_train: Training rows for causal models.
         num_dev: Dev rows for causal models; None is the task's number.
@@ -73,7 +76,8 @@ class Preset:
     dtype: str = "float32"
     products: Products = "float32"
     row_length: Mapping[str, int] = field(default_factory=dict)
-    extend: int = 0
+    extend: Mapping[Kind, int] = field(default_factory=dict)
+    tuning_split: int = TUNING_SEED
 
     def settings(self, kind: Kind, task: str, method: str, tuning: str) -> dict[str, Any]:
         """What all runs of a cell have in common, as arguments of `RunConfig`."""
@@ -168,7 +172,7 @@ PRESETS = {
         {"masked": (13, 21, 42), "causal": (0, 1, 2)},
         target={("masked", "sst2"): 0.7, ("causal", "sst2"): 0.82, ("causal", "copa"): 0.72},
         row_length=_ROWS,
-        extend=3,
+        extend={"causal": 3, "masked": 3},
     ),
     "parts": Preset(
         "parts",
@@ -183,7 +187,7 @@ PRESETS = {
         {"causal": (0, 1)},
         target={("causal", "sst2"): 0.75},
         row_length=_ROWS,
-        extend=2,
+        extend={"causal": 2, "masked": 2},
     ),
     "brief": Preset(
         "brief",
@@ -204,7 +208,7 @@ PRESETS = {
             ("causal", "boolq"): 0.66,
         },
         row_length=_ROWS,
-        extend=2,
+        extend={"causal": 2, "masked": 2},
     ),
     "all": Preset(
         "all",
@@ -220,6 +224,11 @@ PRESETS = {
         first_order_steps={"masked": 1000, "causal": 625},
         target={
             ("masked", "sst2"): 0.7,
+            ("masked", "sst5"): 0.3,
+            ("masked", "trec"): 0.5,
+            ("masked", "snli"): 0.45,
+            ("masked", "mnli"): 0.45,
+            ("masked", "rte"): 0.6,
             ("causal", "sst2"): 0.82,
             ("causal", "copa"): 0.72,
             ("causal", "rte"): 0.58,
@@ -229,7 +238,8 @@ PRESETS = {
             ("causal", "wic"): 0.57,
         },
         products="tf32",
-        extend=3,
+        extend={"causal": 3, "masked": 8},
+        tuning_split=FEW_SHOT_SEEDS[0],
     ),
     "paper": Preset(
         "paper",
@@ -244,6 +254,7 @@ PRESETS = {
         {"masked": FEW_SHOT_SEEDS, "causal": (0, 1, 2)},
         first_order_steps={"masked": 1000, "causal": 625},
         target={("masked", "sst2"): 0.88, ("causal", "sst2"): 0.88},
+        tuning_split=FEW_SHOT_SEEDS[0],
     ),
 }
 

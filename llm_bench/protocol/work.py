@@ -53,7 +53,7 @@ def typical(config: RunConfig) -> Work:
     dev, train = config.num_dev or few or TYPICAL_DEV, few or config.num_train
     batch = min(config.batch_size, train)
     length, mean = max(config.row_length, row), row / 2 * options
-    shapes = 1 if config.row_length >= row else 4
+    shapes = 1 if config.row_length >= row or batch == train else 4  # the same rows at each step have one length
     return Work(
         batch * length,
         _sites(config, batch, TYPICAL_SITES * batch),

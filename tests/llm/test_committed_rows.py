@@ -14,6 +14,7 @@ import pytest
 from helene.lab.store import config_key, read_jsonl
 from llm_bench.cli import committed_pages as committed
 from llm_bench.protocol.plan import choose
+from llm_bench.protocol.presets import get_preset
 from llm_bench.runs import methods
 from llm_bench.runs.config import UNTRAINED, from_dict
 
@@ -83,7 +84,12 @@ def faults_together(records):
             yield f"{cell}: a test run has another step size than the chosen one"
         if {r.config["seed"] for r in tests} & {r.config["seed"] for r in tuning}:
             yield f"{cell}: a seed that chose the step size is judged"
-        if cell[2] == "masked" and {r.config["rows"] for r in tests} & {r.config["rows"] for r in tuning}:
+        split = get_preset(cell[0].removeprefix("llm/")).tuning_split
+        if cell[2] == "masked" and {r.config["data_seed"] for r in tuning} - {split}:
+            yield f"{cell}: the step size was chosen on another split than {split}"
+        if cell[2] == "masked" and {r.config["rows"] for r in tests if r.config["data_seed"] != split} & {
+            r.config["rows"] for r in tuning
+        }:
             yield f"{cell}: rows that chose the step size are judged"
         if isinstance(floor_of(found[0].config) if "helene" in cell[4] else 1.0, str):
             yield from same_floors(cell, tuning)

@@ -69,7 +69,7 @@ def test_denominators_by_method():
     }
 
 
-PRESET = dataclasses.replace(get_preset("small"), extend=2)
+PRESET = dataclasses.replace(get_preset("small"), extend={"causal": 2, "masked": 2})
 HELENE = Cell("causal", "sst2", "helene", "full")
 
 

@@ -40,6 +40,13 @@ def test_the_papers_tables_are_whole():
     assert all(CONTROL in table.rows for table in TABLES.values())
 
 
+def test_few_shot_tuning_reads_the_kind_of_text_that_is_tested_on():
+    preset = get_preset("all")
+    for cell in (c for c in cells(preset) if c.kind == "masked" and c.method not in UNTRAINED):
+        tuned = {run.data_seed for run in plan.tuning_runs(preset, cell, "m", "cuda")}
+        assert tuned < {run.data_seed for run in plan.test_runs(preset, cell, "m", "cuda", 1e-3)}
+
+
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_every_method_of_a_preset_has_the_same_budget(name):
     preset = get_preset(name)
