@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helene.directions import Direction, Target, write_perturbed
-from helene.engine.plan import Plan, Unit
+from helene.engine.schedule import Plan, Unit
 from helene.kernels.tiles import Piece, Tiles, tables_of
 
 

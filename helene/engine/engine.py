@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from helene.engine import batches, reasons
+from helene.engine.batch_step import Setting
 from helene.engine.control import Control
 from helene.engine.lanes import Worker
 from helene.engine.pair import Streams
-from helene.engine.parallel import Ranks
-from helene.engine.plan import UNIT_BYTES
-from helene.engine.shape import Setting
+from helene.engine.ranks import Ranks
+from helene.engine.schedule import UNIT_BYTES
 from helene.engine.steps import Steps
 from helene.engine.updates import FusedUpdates
 from helene.optimizers.zeroth import ZerothOrder

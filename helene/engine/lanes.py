@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helene.engine.plan import Call, Changed, LookupMode, Plan
+from helene.engine.schedule import Call, Changed, LookupMode, Plan
 from helene.reads import ReadWatch
 from helene.swap import CALLED_ELSEWHERE
 from helene.undo import Undo

@@ -13,7 +13,7 @@ from torch import nn
 from helene.directions import Target
 from helene.engine.copies import Copies
 from helene.engine.lanes import Lane, Worker, hook
-from helene.engine.plan import Changed
+from helene.engine.schedule import Changed
 from helene.reads import ReadWatch
 from helene.undo import Undo
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from helene import functional
 from helene.directions import Direction
+from helene.engine.batch_step import Setting, Shape
 from helene.engine.batches import Layout
-from helene.engine.parallel import Ranks
-from helene.engine.shape import Setting, Shape
+from helene.engine.ranks import Ranks
 from helene.engine.updates import FusedUpdates
 from helene.engine.watch import ModelWatch, OptimizerWatch
 from helene.optimizers.measurement import Measured

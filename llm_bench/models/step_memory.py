@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_leaves
 
 from helene import precision, storage
 from helene.directions import DEVICE_CHUNK, Target, compute_dtype
-from helene.engine.plan import Plan, trace
+from helene.engine.batch_step import plan_of
 from helene.engine.reasons import not_one_pair
-from helene.engine.shape import plan_of
+from helene.engine.schedule import Plan, trace
 from helene.kernels.methods import Fused, fused
 from helene.kernels.tiles import TILE
 from helene.optimizers.base import Base

@@ -14,7 +14,7 @@ from helene import Helene, MeZO, ZOAdam, ZOConservative, ZONewton
 from helene.directions import Target
 from helene.engine import Engine
 from helene.engine.batches import Layout, pad_to_bucket
-from helene.engine.plan import Call, make_plan, trace
+from helene.engine.schedule import Call, make_plan, trace
 
 RINGS: list[dict[str, Any]] = [
     {},

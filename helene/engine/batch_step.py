@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from helene.directions import Direction, Target
 from helene.engine.batches import Layout, Static
-from helene.engine.capture import capturing, give_up
 from helene.engine.control import Control
 from helene.engine.copies import Copies
+from helene.engine.graphs import capturing, give_up
 from helene.engine.lanes import Worker
 from helene.engine.pair import Pair, Streams
-from helene.engine.plan import SMALL_BYTES, UNIT_BYTES, Call, Changed, Plan, make_plan, trace
+from helene.engine.schedule import SMALL_BYTES, UNIT_BYTES, Call, Changed, Plan, make_plan, trace
 from helene.engine.watch import Alone, check_independence, versions
 from helene.probe import one_number
 from helene.reads import reads_none
