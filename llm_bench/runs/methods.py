@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -151,20 +152,32 @@ def build(name: str, module: nn.Module, hyper: Mapping[str, Any], *, seed: int, 
         raise ValueError(f"method {name!r}: {err}") from err
 
 
-def floor_rule(text: str) -> Any:
-    """A rule of `helene.floors` from its name and number, such as ``quantile:0.9``, ``mean:1`` or ``radius:0.1``.
+FLOORS = {"quantile": "QuantileFloor", "mean": "MeanFloor", "radius": "RadiusFloor"}
+
+
+def parse_floor(text: str) -> tuple[str, float]:
+    """Name and number of a floor that is a rule, such as ``quantile:0.9``, ``mean:1`` or ``radius:0.1``.
 
     Raises:
         ValueError: If there is no such rule, or no number.
     """
+    name, _, value = text.partition(":")
+    with suppress(ValueError):
+        if name in FLOORS:
+            return name, float(value)
+    raise ValueError(f"floor must be a number or one of {', '.join(FLOORS)} with a number, got {text!r}")
+
+
+def floor_rule(text: str) -> Any:
+    """The rule of `helene.floors` that the text names.
+
+    Raises:
+        ValueError: As `parse_floor`, or if the number is out of its range.
+    """
     from helene import floors
 
-    rules = {"quantile": floors.QuantileFloor, "mean": floors.MeanFloor, "radius": floors.RadiusFloor}
-    name, _, value = text.partition(":")
-    try:
-        return rules[name](float(value))
-    except (KeyError, ValueError) as err:
-        raise ValueError(f"floor must be a number or one of {', '.join(rules)} with a number, got {text!r}") from err
+    name, value = parse_floor(text)
+    return getattr(floors, FLOORS[name])(value)
 
 
 def _class(method: Method) -> Any:
