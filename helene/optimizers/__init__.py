@@ -1,4 +1,4 @@
-"""The optimizers, a file a rule, each with an entry in `helene.methods`; their arithmetic is in `helene.functional`."""
+"""The optimizers, a file a rule, each with an entry in `helene.methods`; their arithmetic is in `helene.rules`."""
 
 from __future__ import annotations
 
