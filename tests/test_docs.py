@@ -99,7 +99,7 @@ def test_the_table_of_methods():
     """Forwards, draws, state and replayability of each class are those of an optimizer made with the defaults."""
     table = rows("| class | update")
     assert sorted(row[0] for row in table) == sorted(helene.optimizers.__all__)
-    coupled = {method.name: method.coupled for method in METHODS}
+    coupled = {method.name: method.contract.coupled for method in METHODS}
     for name, _, forwards, draws, state, decay, replayable, _ in table:
         p = torch.nn.Parameter(torch.ones(100))
         optimizer = build(name, p)

@@ -345,7 +345,7 @@ def test_measuring_imports_with_little_installed():
     import subprocess
     import sys
 
-    blocked = ("matplotlib", "datasets", "distributed", "jaxtyping", "beartype", "hypothesis", "helene.lab.pages")
+    blocked = ("matplotlib", "datasets", "distributed", "jaxtyping", "hypothesis", "helene.lab.pages")
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys({blocked!r}))
