@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -127,7 +127,8 @@ def wrap(module: Any, tokenizer: Any, kind: Kind, name: str, fingerprint: str = 
     with quiet():
         module.set_attn_implementation(attention.NAME)
     before, after = special_tokens(tokenizer)
-    longest, side = positions.longest(module.config), "left" if kind == "causal" else "right"
+    longest = positions.longest(module.config)
+    side: Literal["left", "right"] = "left" if kind == "causal" else "right"
     return LanguageModel(module.eval(), tokenizer, kind, name, fingerprint, before, after, longest, side)
 
 
