@@ -12,7 +12,9 @@ from helene.lab import pages
 from helene.lab.store import Record
 from helene.methods import compared
 from llm_bench.protocol.plan import Cell
-from llm_bench.report.tables import CONTROLS, Table, label
+from llm_bench.report.compare import CONTROLS
+from llm_bench.report.labels import label
+from llm_bench.report.ranked import Table
 from llm_bench.runs import methods
 
 if TYPE_CHECKING:
