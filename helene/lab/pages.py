@@ -47,6 +47,7 @@ _TONES = {
         ("broken_instrument", "holds_after_repair", "ill_posed", "gap", "unexplained", "stalled", "incomplete")
     ),
 }
+_GONE = Markup(' class="num none"')  # on a card of a phone there is no line for it
 _COLUMNS_ON_A_PHONE, _CARDS_ON_A_PHONE = 4, 40
 _BADGES = {word: look for look, words in _TONES.items() for word in words}
 
@@ -203,7 +204,7 @@ def table(
     for index, row in enumerate(rows):
         anchor = Markup(' id="{}"').format(anchors[index]) if index < len(anchors) and anchors[index] else ""
         cells = [
-            Markup("<td{}{}>{}</td>").format(kind, head, _cell(cell))
+            Markup("<td{}{}>{}</td>").format(_GONE if folds and cell is None else kind, head, _cell(cell))
             for kind, head, cell in zip(kinds, named, row, strict=True)
         ]
         parts.append(Markup("<tr{}>{}</tr>").format(anchor, Markup("").join(cells)))

@@ -13,7 +13,7 @@ from helene.lab.report_files import read_leaves
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers
 from llm_bench.report.compare import CONTROLS, TASKS, Duel, against_controls, duels, headline
-from llm_bench.report.ranked import interval_of, seconds_of
+from llm_bench.report.ranked import ROWS, interval_of, seconds_of
 
 TITLE, COMMAND = "Fine-tuning language models", "helene llm pages"
 _FIRST = ("causal", "sst2")  # the task of the index page's table
@@ -36,14 +36,21 @@ def write(out: Path) -> None:
     sections = [pages.Section("HELENE against MeZO, task by task", [_duels_table(rows, found)])] if found else []
     for kind, task in dict.fromkeys((row["kind"], row["task"]) for row in front):
         title = f"{TASKS.get(task, task)} ({kind}): {_model(front)}"
-        sections.append(pages.Section(title, [pages.table(_RANKED, _marked(ranked(front)), numeric=(1, 4, 5, 6))]))
+        sections.append(
+            pages.Section(title, [pages.table(_RANKED, _marked(ranked(front)), caption=ROWS, numeric=(1, 4, 5, 6))])
+        )
     leaves = [
         Markup('<li><a href="{}">{}</a>: {}</li>').format(leaf.link, leaf.title, _first_sentence(leaf.answer))
         for leaf in read_leaves(folder)
     ]
     sections.append(pages.Section("Pages", [Markup("<ul>{}</ul>").format(Markup("").join(leaves))]))
     page = pages.render_page(
-        title=TITLE, answer=said, sections=sections, command=COMMAND, downloads=[("JSON", "summary.json")]
+        title=TITLE,
+        answer=said,
+        lead=[pages.paragraph(note) for note in seed_notes(folder)],
+        sections=sections,
+        command=COMMAND,
+        downloads=[("JSON", "summary.json")],
     )
     pages.write_text(folder / "index.html", page)
     more = {"front": _front(front, found)} if found else {}
@@ -51,16 +58,29 @@ def write(out: Path) -> None:
     pages.write_index(Path(out))
 
 
-def task_rows(folder: Path) -> list[Row]:
-    """The measured rows of each task, from the page of a table that has most test runs of it."""
-    best: dict[tuple[str, str], tuple[int, list[Row]]] = {}
+def seed_notes(folder: Path) -> list[str]:
+    """What the seeds of the tables' runs share, each once."""
+    notes = dict.fromkeys(str(summary.get("seeds") or "") for summary in _tables(folder))
+    return [note for note in notes if note]
+
+
+def _tables(folder: Path) -> list[dict[str, Any]]:
+    found = []
     for path in sorted(folder.glob("table-*.json")):
         if path.name.endswith("-smoke.json"):
             continue
         try:
-            cells = canonical.loads(path.read_text(encoding="utf-8")).get("cells", [])
-        except (OSError, ValueError):
+            found.append(dict(canonical.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, TypeError):
             continue
+    return found
+
+
+def task_rows(folder: Path) -> list[Row]:
+    """The measured rows of each task, from the page of a table that has most test runs of it."""
+    best: dict[tuple[str, str], tuple[int, list[Row]]] = {}
+    for summary in _tables(folder):
+        cells = summary.get("cells", [])
         tasks: dict[tuple[str, str], list[Row]] = {}
         for row in cells:
             if row.get("values"):
@@ -147,6 +167,6 @@ def _front(rows: Sequence[Row], found: Sequence[Duel]) -> dict[str, Any]:
     said = f"{headline(found)} {against_controls(found)}".strip()
     front: dict[str, Any] = {"headline": head, "says": said}
     if rows:
-        caption = f"{name}, {_model(rows)}: test accuracy, best first. Seconds and GiB are those of training."
+        caption = f"{name}, {_model(rows)}: test accuracy, best first. Seconds and GiB are those of training. {ROWS}"
         front["table"] = {"headers": list(_RANKED), "rows": ranked(rows), "caption": caption}
     return front

@@ -17,10 +17,10 @@ from llm_bench.report.labels import anchor, label
 
 Table = Mapping[Cell, tuple[CellRecords, Numbers | None]]
 HEADERS = ("method", "test, %", "95 % interval", "seeds", "seconds", "seconds to target", "GiB")
+ROWS = "ʳ: no seed changes the result, so that the interval is that of the test rows' sampling."
 CAPTION = (
     "Test metric at the best dev step, mean over seeds, best first. Seconds are those of training, evaluation left "
-    "out. GiB: the most that steps held on the card. ʳ: no seed changes the result, so that the interval is that of "
-    "the test rows' sampling."
+    f"out. GiB: the most that steps held on the card. {ROWS}"
 )
 
 
@@ -38,7 +38,7 @@ def ranked_sections(table: Table) -> list[pages.Section]:
         said = [pages.paragraph(f"{duel.sentence}.") for duel in duels(measured(here))]
         body: list[Markup | str] = [
             *said,
-            pages.table(HEADERS, ranked_rows(here), caption=CAPTION, numeric=(1, 4, 5, 6)),
+            pages.table(HEADERS, ranked_rows(here), caption="" if out else CAPTION, numeric=(1, 4, 5, 6)),
         ]
         out.append(pages.Section(title, [*body, *_unmeasured(here)], anchor=f"ranked-{kind}-{task}"))
     return out

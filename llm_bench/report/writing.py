@@ -36,7 +36,7 @@ def render(
         downloads=[*files, ("JSON", f"{name}.json")],
         measured=page_footer.measured_on(runs),
     )
-    return text, {"title": title, "answer": said, "command": command, "cells": plain(table)}
+    return text, {"title": title, "answer": said, "command": command, "seeds": seeds, "cells": plain(table)}
 
 
 def write(out: Path, name: str, *, title: str, table: Table, sections: Sequence[pages.Section], command: str) -> Path:
