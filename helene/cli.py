@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -92,7 +93,28 @@ def _shown(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def _missing_package(err: BaseException | None) -> str:
+    """What to install where an error comes from a package of our extras that is not there, else nothing."""
+    while err is not None and not isinstance(err, ModuleNotFoundError):
+        err = err.__cause__
+    module = ((err.name if err is not None else None) or "").partition(".")[0].replace("_", "-")
+    extras = []
+    for requirement in metadata.requires("helene") or [] if module else []:
+        package = re.split(r"[^\w.-]", requirement)[0]
+        extra = re.search(r"extra == ['\"]([\w-]+)", requirement)
+        if extra and extra[1] != "dev" and _PACKAGES.get(module, module) == package.replace("_", "-"):
+            extras.append(f"'helene[{extra[1]}]'")
+    return f"this needs {_PACKAGES.get(module, module)}: pip install {' or '.join(extras)}" if extras else ""
+
+
+_PACKAGES = {"sklearn": "scikit-learn", "flint": "python-flint"}  # where a module is not called as its package
+
+
 def _explain(err: Exception) -> int:
+    missing = _missing_package(err)
+    if missing:
+        print(f"helene: {missing}", file=sys.stderr)
+        return BAD_USAGE
     # By name: importing the store for this would cost every command line its start.
     bad_input = isinstance(err, ValueError | FileNotFoundError) or type(err).__name__ == "StoreError"
     said = str(err) if bad_input else f"{type(err).__name__}: {err} (--traceback shows where)"

@@ -91,6 +91,20 @@ def test_exit_codes_and_one_line(commands, capsys, words, code, said):
     assert err.count("\n") == (1 if said else 0)
 
 
+@pytest.mark.parametrize(
+    ("module", "package", "extras"),
+    [("sklearn.svm", "scikit-learn", "'helene[llm]' or 'helene[suite]'"), ("peft", "peft", "'helene[llm]'")],
+)
+def test_a_missing_extra_is_named(commands, tmp_path, capsys, monkeypatch, module, package, extras):
+    """When the command is loaded, and when it runs."""
+    (tmp_path / "lab_broken_package.py").write_text(f"import {module}\n")
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, module.partition(".")[0], None)
+    assert run("broken") == 2
+    assert capsys.readouterr().err == f"helene: this needs {package}: pip install {extras}\n"
+    assert cli._missing_package(ModuleNotFoundError(name=module)).endswith(extras)
+
+
 @pytest.mark.parametrize("words", [[], ["unknown"], ["good", "--unknown"], ["records"], ["records", "merge", "x"]])
 def test_bad_usage_exits_with_2(commands, capsys, words):
     assert run(*words) == 2
