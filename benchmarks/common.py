@@ -7,39 +7,18 @@ $HELENE_BENCH_PRELOAD is set, for processes that are forked from one that has it
 from __future__ import annotations
 
 import os
+import runpy
 from contextlib import contextmanager
+from pathlib import Path
 
 if os.environ.get("HELENE_BENCH_PRELOAD"):
     import torch  # noqa: F401
 
 OURS = ("helene", "synthetic", "theory", "llm_bench")
-REQUIRED = {
-    "Helene": {"anneal_horizon": 1000, "batch_size": 16},
-    "ZOSophia": {"batch_size": 16},
-    "ZONewton": {"batch_size": 16},
-    "SophiaG": {"curvature": "backprop", "batch_size": 16},
+# The table of the checkout that these benchmarks are of: the commit that is measured may have none.
+METHODS = {
+    entry.cls: entry for entry in runpy.run_path(str(Path(__file__).parents[1] / "helene/methods.py"))["ENTRIES"]
 }
-METHODS = [
-    "MeZO",
-    "Helene",
-    "ZOMomentum",
-    "ZOConservative",
-    "ZOSign",
-    "ZOScalarSign",
-    "ZOAdam",
-    "ZOAdamW",
-    "ZOLion",
-    "ZOSophia",
-    "ZONewton",
-    "HiZOO",
-    "FZOO",
-    "ForwardGrad",
-    "SGD",
-    "Adam",
-    "AdamW",
-    "Lion",
-    "SophiaG",
-]
 
 
 @contextmanager
@@ -66,6 +45,11 @@ def values(measure, keys) -> dict:
     return found
 
 
+def required(method: str) -> dict:
+    """Arguments that a method cannot do without."""
+    return METHODS[method].arguments(anneal_horizon=1000, batch_size=16)
+
+
 def make(method: str, params, lr: float = 1e-6, **changes):
     """An optimizer by its public name; a commit that lacks it, or an option of it, skips the benchmark."""
     with subject():
@@ -73,7 +57,7 @@ def make(method: str, params, lr: float = 1e-6, **changes):
     if not hasattr(helene, method):
         raise NotImplementedError(f"this commit has no {method}")
     try:
-        return getattr(helene, method)(params, lr, **{**REQUIRED.get(method, {}), **changes})
+        return getattr(helene, method)(params, lr, **{**required(method), **changes})
     except TypeError as error:
         if not any(words in str(error) for words in ("unexpected keyword argument", "has no argument")):
             raise

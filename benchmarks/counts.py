@@ -14,7 +14,7 @@ SIZE = 1 << 14
 class OptimizerStep(Lookup):
     """What 20 steps ask of the loss, the generator and memory."""
 
-    params = (METHODS,)
+    params = (list(METHODS),)
     param_names = ("method",)
 
     def setup_cache(self) -> dict:
@@ -40,7 +40,7 @@ class OptimizerStep(Lookup):
 class State(Lookup):
     """Bytes of optimizer state for each float32 parameter, after three steps."""
 
-    params = (METHODS, ["float32", "bfloat16", "8bit"])
+    params = (list(METHODS), ["float32", "bfloat16", "8bit"])
     param_names = ("method", "state_dtype")
     unit = "bytes"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 
-from .common import METHODS, REQUIRED, Cached, CountedLoss, Lookup, make, parameter, subject, values
+from .common import METHODS, Cached, CountedLoss, Lookup, make, parameter, required, subject, values
 from .counts import STEPS, count, random_calls, state_bytes
 
 TIMED = ["MeZO", "Helene", "ZOAdam"]
@@ -206,5 +206,5 @@ def measured_over_predicted(method: str, state_dtype: str) -> float:
 
     with subject():
         from helene.lab.costs import memory_row
-    row = memory_row(method, torch.float32, state_dtype, **REQUIRED.get(method, {}))
+    row = memory_row(method, torch.float32, state_dtype, **required(method))
     return round(row.measured / row.predicted, 2)

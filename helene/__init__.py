@@ -5,60 +5,35 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from helene.closures import microbatches
-    from helene.floors import MeanFloor, QuantileFloor, RadiusFloor
-    from helene.layers import layer_groups
-    from helene.optimizers import (
-        FZOO,
-        SGD,
-        Adam,
-        AdamW,
-        ForwardGrad,
-        Helene,
-        HiZOO,
-        Lion,
-        MeZO,
-        SophiaG,
-        ZOAdam,
-        ZOAdamW,
-        ZOConservative,
-        ZOLion,
-        ZOMomentum,
-        ZONewton,
-        ZOScalarSign,
-        ZOSign,
-        ZOSophia,
-    )
-    from helene.trajectory import Trajectory
+from helene.methods import ENTRIES
 
-__all__ = [
-    "FZOO",
-    "SGD",
-    "Adam",
-    "AdamW",
-    "ForwardGrad",
-    "Helene",
-    "HiZOO",
-    "Lion",
-    "MeZO",
-    "MeanFloor",
-    "QuantileFloor",
-    "RadiusFloor",
-    "SophiaG",
-    "Trajectory",
-    "ZOAdam",
-    "ZOAdamW",
-    "ZOConservative",
-    "ZOLion",
-    "ZOMomentum",
-    "ZONewton",
-    "ZOScalarSign",
-    "ZOSign",
-    "ZOSophia",
-    "layer_groups",
-    "microbatches",
-]
+if TYPE_CHECKING:
+    from helene.closures import microbatches as microbatches
+    from helene.floors import MeanFloor as MeanFloor
+    from helene.floors import QuantileFloor as QuantileFloor
+    from helene.floors import RadiusFloor as RadiusFloor
+    from helene.layers import layer_groups as layer_groups
+    from helene.optimizers.adam import Adam as Adam
+    from helene.optimizers.adam import AdamW as AdamW
+    from helene.optimizers.adam import ZOAdam as ZOAdam
+    from helene.optimizers.adam import ZOAdamW as ZOAdamW
+    from helene.optimizers.conservative import ZOConservative as ZOConservative
+    from helene.optimizers.forward import ForwardGrad as ForwardGrad
+    from helene.optimizers.fzoo import FZOO as FZOO
+    from helene.optimizers.helene import Helene as Helene
+    from helene.optimizers.hizoo import HiZOO as HiZOO
+    from helene.optimizers.lion import Lion as Lion
+    from helene.optimizers.lion import ZOLion as ZOLion
+    from helene.optimizers.mezo import MeZO as MeZO
+    from helene.optimizers.momentum import ZOMomentum as ZOMomentum
+    from helene.optimizers.newton import ZONewton as ZONewton
+    from helene.optimizers.sgd import SGD as SGD
+    from helene.optimizers.sign import ZOScalarSign as ZOScalarSign
+    from helene.optimizers.sign import ZOSign as ZOSign
+    from helene.optimizers.sophia import SophiaG as SophiaG
+    from helene.optimizers.sophia import ZOSophia as ZOSophia
+    from helene.trajectory import Trajectory as Trajectory
+
 __version__ = "0.1.0"
 
 # Loaded at first use: the command line, drawing and pages live in this package and do without torch.
@@ -69,13 +44,15 @@ _HOMES = {
     "Trajectory": "helene.trajectory",
     "layer_groups": "helene.layers",
     "microbatches": "helene.closures",
+    **{entry.cls: f"helene.optimizers.{entry.module}" for entry in ENTRIES},
 }
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES.get(name, "helene.optimizers")), name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-r"""The arithmetic of every update: pure functions on tensors, the one source of truth.
+r"""The arithmetic of every update: pure functions on tensors, of which `helene.rules` are composed.
 
 Everything broadcasts, so an optimizer (a chunk of a parameter), the batched simulator (seeds x step sizes x dimension)
 and a kernel's reference use the same lines. Nothing here draws random numbers, holds state or looks at a model.
@@ -91,175 +91,14 @@ def descend(theta: Tensor, direction: Tensor, lr: float | Tensor) -> Tensor:
     return theta - lr * direction
 
 
-def helene_step(
-    theta: Tensor,
-    g: Tensor,
-    m: Tensor,
-    h: Tensor,
-    *,
-    lr: float | Tensor,
-    beta1: float | Tensor,
-    alpha: float,
-    gamma: float | Tensor,
-    floor: float | Tensor,
-    denominator_eps: float | Tensor,
-    weight_decay: float | Tensor = 0.0,
-) -> tuple[Tensor, Tensor]:
-    r"""Lines 7, 14 and 15 of Algorithm 1, h being up to date: the new (theta, m)."""
-    m = momentum(m, g, beta1, alpha)
-    theta = decay(theta, lr, weight_decay)
-    return descend(theta, precondition(m, h, gamma, floor, denominator_eps), lr), m
-
-
-def sgd_step(theta: Tensor, g: Tensor, *, lr: float | Tensor, weight_decay: float | Tensor = 0.0) -> Tensor:
-    r"""theta − lr (g + weight_decay · theta): with the SPSA gradient, MeZO's step (Malladi et al. 2023)."""
-    return descend(theta, coupled_decay(g, theta, weight_decay), lr)
-
-
 def coupled_decay(g: Tensor, theta: Tensor, weight_decay: float | Tensor) -> Tensor:
     r"""g + weight_decay · theta: the decay as part of the gradient, as torch.optim's SGD and Adam have it."""
     return g if weight_decay == 0.0 else g + weight_decay * theta
 
 
-def momentum_step(
-    theta: Tensor,
-    g: Tensor,
-    m: Tensor,
-    *,
-    lr: float | Tensor,
-    beta1: float | Tensor,
-    weight_decay: float | Tensor = 0.0,
-    coupled: bool,
-) -> tuple[Tensor, Tensor]:
-    r"""m ← beta1 m + g, theta ← theta − lr m: heavy ball. The new (theta, m).
-
-    ``coupled`` puts the decay into g (torch.optim.SGD), else theta decays on its own.
-    """
-    if coupled:
-        g = coupled_decay(g, theta, weight_decay)
-    else:
-        theta = decay(theta, lr, weight_decay)
-    m = momentum(m, g, beta1)
-    return descend(theta, m, lr), m
-
-
-def sign_step(theta: Tensor, g: Tensor, *, lr: float | Tensor, weight_decay: float | Tensor = 0.0) -> Tensor:
-    r"""theta − lr · sign(g) for each element, decay decoupled (signSGD; ZO-signSGD, Liu et al. 2019)."""
-    return descend(decay(theta, lr, weight_decay), g.sign(), lr)
-
-
-def adam_step(
-    theta: Tensor,
-    g: Tensor,
-    m: Tensor,
-    v: Tensor,
-    *,
-    lr: float | Tensor,
-    beta1: float,
-    beta2: float,
-    denominator_eps: float | Tensor,
-    step: int,
-    weight_decay: float | Tensor = 0.0,
-    coupled: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Adam (Kingma and Ba 2015, algorithm 1), AdamW where the decay is not coupled.
-
-    Returns the new (theta, m, v):
-
-        m ← beta1 m + (1 − beta1) g,  v ← beta2 v + (1 − beta2) g²
-        theta ← theta − lr · (m / (1 − beta1^t)) / (√(v / (1 − beta2^t)) + denominator_eps)
-    """
-    if coupled:
-        g = coupled_decay(g, theta, weight_decay)
-    else:
-        theta = decay(theta, lr, weight_decay)
-    m, v = momentum(m, g, beta1, 1.0 - beta1), curvature_ema(v, g * g, beta2)
-    root = v.sqrt() * math.sqrt(bias_correction(beta2, step)) + denominator_eps
-    return descend(theta, m / root, lr * bias_correction(beta1, step)), m, v
-
-
-def lion_step(
-    theta: Tensor,
-    g: Tensor,
-    m: Tensor,
-    *,
-    lr: float | Tensor,
-    beta1: float | Tensor,
-    beta2: float | Tensor,
-    weight_decay: float | Tensor = 0.0,
-) -> tuple[Tensor, Tensor]:
-    r"""Lion (Chen et al. 2023, algorithm 2). The new (theta, m).
-
-    theta ← theta − lr (sign(beta1 m + (1 − beta1) g) + weight_decay · theta), then m ← beta2 m + (1 − beta2) g.
-    """
-    direction = momentum(m, g, beta1, 1.0 - beta1).sign()
-    return descend(decay(theta, lr, weight_decay), direction, lr), momentum(m, g, beta2, 1.0 - beta2)
-
-
-def sophia_step(
-    theta: Tensor,
-    g: Tensor,
-    m: Tensor,
-    h: Tensor,
-    *,
-    lr: float | Tensor,
-    beta1: float | Tensor,
-    gamma: float | Tensor,
-    clip: float,
-    denominator_eps: float | Tensor,
-    weight_decay: float | Tensor = 0.0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Sophia (Liu et al. 2023, algorithm 3), h being up to date. The new (theta, m) and where the clip acted.
-
-        m ← beta1 m + (1 − beta1) g
-        theta ← theta − lr · weight_decay · theta
-        theta ← theta − lr · clip(m / max(gamma h, denominator_eps), clip)
-
-    Here the update is clipped, in HELENE the curvature is floored: the two meet where m is constant.
-    """
-    m = momentum(m, g, beta1, 1.0 - beta1)
-    ratio = m / (gamma * h).clamp_min(denominator_eps)
-    theta = descend(decay(theta, lr, weight_decay), ratio.clamp(-clip, clip), lr)
-    return theta, m, ratio.abs() > clip
-
-
-def newton_step(
-    theta: Tensor,
-    g: Tensor,
-    h: Tensor,
-    *,
-    lr: float | Tensor,
-    denominator_eps: float | Tensor,
-    weight_decay: float | Tensor = 0.0,
-) -> Tensor:
-    r"""theta − lr · g / (h + denominator_eps), the diagonal Newton step without a floor, decay decoupled."""
-    return descend(decay(theta, lr, weight_decay), g / (h + denominator_eps), lr)
-
-
 def second_difference(loss_plus: float, loss_minus: float, loss: float, eps: float) -> float:
     r"""|L⁺ + L⁻ − 2 L| / (2 eps²): half the curvature along a direction, without its sign (HiZOO)."""
     return abs(loss_plus + loss_minus - 2.0 * loss) / (2.0 * eps) / eps  # the square of a tiny eps would be 0
-
-
-def hizoo_step(
-    theta: Tensor,
-    g: Tensor,
-    h: Tensor,
-    curvature: Tensor,
-    *,
-    lr: float | Tensor,
-    smooth: float | Tensor,
-    weight_decay: float | Tensor = 0.0,
-) -> tuple[Tensor, Tensor]:
-    r"""HiZOO (Zhao et al. 2024), h the diagonal of Σ⁻¹ and Σ^½ the scale of its probes.
-
-    Returns the new (theta, h):
-
-        theta ← theta − lr (g / √h + weight_decay · theta),  g = c z,  c along z / √h
-        h ← (1 − smooth) h + smooth · curvature · h,  curvature = z² · `second_difference`
-    """
-    direction = coupled_decay(g / h.sqrt(), theta, weight_decay)
-    return descend(theta, direction, lr), curvature_ema(h, curvature * h, 1.0 - smooth)
 
 
 def fzoo_weights(losses: list[float], loss: float) -> list[float]:

@@ -13,23 +13,34 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from helene.methods import ENTRIES
+
 SIMULATOR_VERSION = 2  # raise it when the same config gives another result
 THEORY_VERSION = 5  # raise it when a prediction changes
 CONTROLS = {"mezo": "negative", "per_layer": "positive"}
 FIRST_TUNING_SEED = 1000
 TARGETS = {"zeroth": 1e-2, "first": 1e-4}
 CAP, RACE = 20.0, 1.5
-FIRST_ORDER = (
-    "gradient_descent",
-    "theorem",
-    "theorem_one_clip",
-    "theorem_tuned_clip",
-    "diagonal_floor",
-    "diagonal_clip",
-)
 # One letter per run keeps records small.
 STATUS_OF = {"r": "reached", "o": "out_of_budget", "s": "stalled", "d": "diverged", "n": "non_finite"}
 Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What design and pages know of a method.
+
+    Attributes:
+        title: For people.
+        space: Its search space, see `trials`.
+        drawn: Whether figures show it; those that only explain a difference are in tables alone.
+        gradients: Whether it sees more than losses.
+    """
+
+    title: str
+    space: Mapping[str, Any]
+    drawn: bool = True
+    gradients: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,7 @@ def control_config(cell: PlannedCell) -> Config:
 def presets() -> list[str]:
     """Names of the presets."""
     files = resources.files("synthetic").joinpath("designs").iterdir()
-    names = {f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")} - {"spaces"}
+    names = {f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")} - {"methods"}
     return sorted(names, key=lambda name: (["quick", "standard", "full"].index(name) if name in _SIZES else 9, name))
 
 
@@ -110,7 +121,9 @@ def load(preset: str, noise_version: str) -> Design:
         table = _read(preset)
     else:
         raise ValueError(f"preset must be one of {', '.join(presets())} or a .toml file, got {preset!r}")
+    joining = [e.grid_name for e in ENTRIES if e.scaling is not None and preset in e.scaling.presets]
     try:
+        table["block"][0]["methods"] += joining
         cells = [cell for block in table["block"] for cell in _expand(block, noise_version)]
         name, not_crossed = Path(preset).name.removesuffix(".toml"), tuple(table.get("not_crossed", []))
         return Design(name, table["title"], tuple(cells), why=dict(table.get("why", {})), not_crossed=not_crossed)
@@ -121,9 +134,27 @@ def load(preset: str, noise_version: str) -> Design:
 
 
 @cache
-def spaces() -> dict[str, dict[str, Any]]:
-    """The search space of each method, its ranges as they stand in the file."""
-    return _read("spaces")
+def known() -> dict[str, Known]:
+    """The methods by name, in the order of the pages."""
+    table = _read("methods")
+    order = table.pop("order")
+    public = {
+        entry.grid_name: Known(entry.scaling.title or entry.label, entry.scaling.space, entry.scaling.drawn)
+        for entry in ENTRIES
+        if entry.scaling is not None
+    }
+    own = {}
+    for name, each in table.items():
+        shared = public[each["space_of"]].space if "space_of" in each else {}
+        space = {**shared, **each.get("space", {})}
+        own[name] = Known(each["title"], space, each.get("drawn", False), each.get("gradients", False))
+    found = {**public, **own}
+    return {name: found[name] for name in (*order, *(name for name in found if name not in order))}
+
+
+def spaces() -> dict[str, Mapping[str, Any]]:
+    """The search space of each method, its ranges as they stand in the tables."""
+    return {name: method.space for name, method in known().items()}
 
 
 def trials(space: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -197,3 +228,6 @@ def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[PlannedCel
         }
         kinds = (start["kind"], *(other["kind"] for other in block.get("stands_for", [])))
         yield PlannedCell(config, family, kinds, block.get("reason", ""))
+
+
+FIRST_ORDER = tuple(name for name, method in known().items() if method.gradients)

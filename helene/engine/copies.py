@@ -2,130 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from helene.directions import Direction, Target, write_perturbed
-from helene.engine.plan import Plan, Unit
+from helene.directions import write_perturbed
+from helene.engine.schedule import Schedule, Unit
 from helene.kernels.tiles import Piece, Tiles, tables_of
+
+if TYPE_CHECKING:
+    from helene.engine.batch_step import Shared
+
+
+class UnitCopies:
+    """theta ± eps z of one unit's parameters, where the schedule has placed them in a buffer of bytes.
+
+    Attributes:
+        views: By sign, parameter's index -> tensor of its shape.
+    """
+
+    def __init__(self, shared: Shared, unit: Unit, buffer: Tensor) -> None:
+        self._shared, self._unit = shared, unit
+        self._targets = [shared.targets[i] for i in unit.owned]
+        starts = {1: unit.start, -1: unit.start + unit.size if unit.together else unit.start}
+        self._regions = {sign: buffer[start : start + unit.size] for sign, start in starts.items()}
+        self.views: dict[int, dict[int, Tensor]] = {1: {}, -1: {}}
+        for sign, region in self._regions.items():
+            for i, target, offset in zip(unit.owned, self._targets, unit.offsets, strict=True):
+                like = target.tensor
+                self.views[sign][i] = region[offset : offset + like.nbytes].view(like.dtype).view(like.shape)
+        pieces = [
+            Piece(target.tensor.detach(), target.id, offset // target.tensor.element_size())
+            for target, offset in zip(self._targets, unit.offsets, strict=True)
+        ]
+        self._tiles = tables_of(pieces) if shared.fused else []
+
+    def write(self, signs: tuple[int, ...]) -> None:
+        """Write the copies; both signs in one pass where both are asked for."""
+        shared = self._shared
+        if not shared.fused:
+            for sign in signs:
+                write_perturbed(list(self.views[sign].values()), self._targets, shared.direction, sign * shared.eps)
+            return
+        from helene.kernels import launch
+
+        for table in self._tiles:
+            plus, minus = (self._regions[s].view(table.base.dtype) if s in signs else None for s in (1, -1))
+            launch.perturb(table, plus, minus, shared.updates.key, shared.updates.values)
 
 
 class Copies:
-    """theta ± eps z of the units of a plan, in a ring of scratch memory.
+    """The copies of a schedule: those of its units in a ring of scratch memory, and those that last.
 
     Args:
-        targets: The trained parameters.
-        plan: Which of them are copied when.
-        ring: Scratch memory to use, flat bytes; made when missing or too small.
-        fused: Whether the Triton kernels write the copies, reading the key from ``control`` and ``values``.
-        control: int64 on the device: seed, step, draw.
-        values: float32 on the device, the first is eps.
-        key: Gives the direction and eps of the current step, for the path without kernels.
+        shared: Whose ring is used, where it is large enough.
+        schedule: Which parameters are copied when.
     """
 
-    def __init__(
-        self,
-        targets: Sequence[Target],
-        plan: Plan,
-        ring: Tensor | None,
-        fused: bool,
-        control: Tensor,
-        values: Tensor,
-        key: Callable[[], tuple[Direction, float]],
-    ) -> None:
-        self.targets, self.plan, self.fused, self.control, self.values = targets, plan, fused, control, values
-        self.key = key
-        device = targets[0].tensor.device
-        if ring is None or ring.numel() < plan.ring_bytes:
-            ring = torch.empty(plan.ring_bytes, dtype=torch.uint8, device=device)
+    def __init__(self, shared: Shared, schedule: Schedule) -> None:
+        self._shared, self.schedule, ring = shared, schedule, shared.ring
+        if ring is None or ring.numel() < schedule.ring_bytes:
+            ring = torch.empty(schedule.ring_bytes, dtype=torch.uint8, device=shared.device)
         self.ring = ring
-        self._views = [self._views_of(unit, ring, unit.start, unit.together) for unit in plan.units]
-        self._resident: dict[int, dict[int, Tensor]] = {1: {}, -1: {}}
-        if plan.resident is not None:
-            self._store = torch.empty(2 * plan.resident.size, dtype=torch.uint8, device=device)
-            self._resident = self._views_of(plan.resident, self._store, 0, True)
-        self._tiles = [self._tables(unit) if fused else [] for unit in plan.units]
-        self._resident_tiles = self._tables(plan.resident) if fused and plan.resident else []
+        self._units = [UnitCopies(shared, unit, ring) for unit in schedule.units]
+        self._resident: UnitCopies | None = None
+        if schedule.resident is not None:
+            self._store = torch.empty(2 * schedule.resident.size, dtype=torch.uint8, device=shared.device)
+            self._resident = UnitCopies(shared, schedule.resident, self._store)
         self._row_tiles: dict[int, Tiles] = {}
-        if fused:
-            for call in plan.calls:
-                if call.rows:
-                    target = targets[call.owned[0]]
-                    self._row_tiles[call.owned[0]] = Tiles([Piece(target.tensor.detach(), target.id)])
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of scratch memory."""
-        return self.plan.scratch_bytes
+        for call in schedule.calls if shared.fused else ():
+            if call.rows:
+                target = shared.targets[call.owned[0]]
+                self._row_tiles[call.owned[0]] = Tiles([Piece(target.tensor.detach(), target.id)])
 
     @property
     def regions(self) -> list[tuple[int, int]]:
         """Spans of memory that hold copies."""
-        held = [self.ring] if self.plan.units else []
-        held += [self._store] if self.plan.resident is not None else []
+        held = [self.ring] if self._units else []
+        held += [self._store] if self._resident is not None else []
         return [(buffer.data_ptr(), buffer.data_ptr() + buffer.numel()) for buffer in held if buffer.numel()]
 
     def views(self, unit: int, sign: int) -> dict[int, Tensor]:
         """Copies that a lane reads during a unit: parameter's index -> tensor of its shape."""
-        return self._resident[sign] if unit < 0 else {**self._resident[sign], **self._views[unit][sign]}
+        lasting = self._resident.views[sign] if self._resident is not None else {}
+        return lasting if unit < 0 else {**lasting, **self._units[unit].views[sign]}
 
     def write_resident(self) -> None:
         """Write the copies that last for the whole forward."""
-        if self.plan.resident is not None:
-            self._write(self.plan.resident, self._resident, self._resident_tiles, self._store, 0, (1, -1))
+        if self._resident is not None:
+            self._resident.write((1, -1))
 
     def write(self, unit: int, signs: tuple[int, ...]) -> None:
-        """Write a unit's copies; both signs in one pass where both are asked for."""
-        it = self.plan.units[unit]
-        self._write(it, self._views[unit], self._tiles[unit], self.ring, it.start, signs)
+        """Write a unit's copies."""
+        self._units[unit].write(signs)
 
     def rows(self, sign: int, index: int, ids: Tensor) -> Tensor:
         """Rows of a perturbed matrix."""
         from helene.kernels import launch
 
-        return launch.gather(self._row_tiles[index], ids, sign, self.control, self.values)
-
-    def _write(
-        self,
-        unit: Unit,
-        views: dict[int, dict[int, Tensor]],
-        tiles: list[Tiles],
-        buffer: Tensor,
-        start: int,
-        signs: tuple[int, ...],
-    ) -> None:
-        if not self.fused:
-            direction, eps = self.key()
-            for sign in signs:
-                outs, owned = [views[sign][i] for i in unit.owned], [self.targets[i] for i in unit.owned]
-                write_perturbed(outs, owned, direction, sign * eps)
-            return
-        from helene.kernels import launch
-
-        def region(sign: int, dtype: torch.dtype) -> Tensor:
-            first = start + unit.size if sign < 0 and unit.together else start
-            return buffer[first : first + unit.size].view(dtype)
-
-        for table in tiles:
-            found = [region(s, table.base.dtype) if s in signs else None for s in (1, -1)]
-            launch.perturb(table, found[0], found[1], self.control, self.values)
-
-    def _views_of(self, unit: Unit, buffer: Tensor, start: int, together: bool) -> dict[int, dict[int, Tensor]]:
-        found: dict[int, dict[int, Tensor]] = {1: {}, -1: {}}
-        for sign, first in ((1, start), (-1, start + unit.size if together else start)):
-            for index, offset in zip(unit.owned, unit.offsets, strict=True):
-                like = self.targets[index].tensor
-                flat = buffer[first + offset : first + offset + like.nbytes].view(like.dtype)
-                found[sign][index] = flat.view(like.shape)
-        return found
-
-    def _tables(self, unit: Unit) -> list[Tiles]:
-        """Tables of a unit's parameters."""
-        pieces = []
-        for index, offset in zip(unit.owned, unit.offsets, strict=True):
-            target = self.targets[index]
-            out = offset // target.tensor.element_size()
-            pieces.append(Piece(target.tensor.detach(), target.id, out))
-        return tables_of(pieces)
+        updates = self._shared.updates
+        return launch.gather(self._row_tiles[index], ids, sign, updates.key, updates.values)

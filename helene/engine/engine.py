@@ -6,20 +6,19 @@ import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from helene.engine import batches, reasons
-from helene.engine.control import Control
+from helene.engine.batch_step import Shared
 from helene.engine.lanes import Worker
 from helene.engine.pair import Streams
-from helene.engine.parallel import Ranks
-from helene.engine.plan import UNIT_BYTES
-from helene.engine.shape import Setting
+from helene.engine.ranks import Ranks
+from helene.engine.schedule import UNIT_BYTES, Schedule
 from helene.engine.steps import Steps
-from helene.engine.updates import FusedUpdates
+from helene.engine.updates import Updates
 from helene.optimizers.zeroth import ZerothOrder
 from helene.plan import StepPlan
 
@@ -47,7 +46,8 @@ class Engine:
         optimizer: A zeroth-order optimizer of `helene` over its parameters, or some of them.
         loss: ``loss(model, batch)`` gives the scalar loss of a batch, by default ``model(**batch).loss``. It must give
             the same value at the same point: no dropout.
-        capture: Whether to use CUDA graphs.
+        capture: Whether to use CUDA graphs. "repeat" goes the way of captured steps, with the calls themselves in the
+            place of a graph: for tests on a machine without a GPU.
         concurrent: Whether the two forwards may share the GPU at one time: faster where a batch does not fill it. Their
             activations are then held at the same time, but for what follows a layer too large for the ring.
         scratch_bytes: Size of the ring, by default a few of the largest layers.
@@ -70,7 +70,7 @@ class Engine:
         optimizer: ZerothOrder,
         loss: Loss | None = None,
         *,
-        capture: bool = True,
+        capture: bool | Literal["repeat"] = True,
         concurrent: bool = True,
         scratch_bytes: int | None = None,
         unit_bytes: int = UNIT_BYTES,
@@ -88,9 +88,8 @@ class Engine:
         for name, value in (("check_every", check_every), ("max_shapes", max_shapes), ("unit_bytes", unit_bytes)):
             if value < 1:
                 raise ValueError(f"{name} must be 1 or above, got {value!r}")
-        self.model, self.optimizer, self.loss = model, optimizer, loss or _default_loss
-        self._plan_options = {"unit_bytes": unit_bytes, "ring_bytes": scratch_bytes}
-        self._may_capture, self._direct = capture, False
+        self.model, self.optimizer, self._capture = model, optimizer, capture
+        self._options = {"unit_bytes": unit_bytes, "ring_bytes": scratch_bytes}
         self._buckets, self._side = sorted(buckets or ()), padding_side
         self._padding = {**batches.PADDING, **(padding or {})}
         self._check_every, self._max_shapes = check_every, max_shapes
@@ -99,13 +98,22 @@ class Engine:
         self._streams = Streams(optimizer.targets[0].tensor.device, concurrent)
         self._told: set[str] = set()
         self._mode = self._reason = self._plain_reason = ""
-        self._setting: Setting
-        self._updates: FusedUpdates
+        self._loss = loss or _default_loss
+        self._shared: Shared
         self._steps: Steps
         plan = optimizer.plan()
         self._look(plan)
         self._check_ranks(plan)
-        optimizer.register_state_dict_pre_hook(lambda *_: self._updates.settle())
+        optimizer.register_state_dict_pre_hook(lambda *_: self._shared.updates.settle())
+
+    @property
+    def loss(self) -> Loss:
+        """What gives the loss of a batch. Another one is taken from the next step on that runs Python."""
+        return self._loss
+
+    @loss.setter
+    def loss(self, loss: Loss) -> None:
+        self._loss = self._shared.loss = loss
 
     @property
     def mode(self) -> str:
@@ -120,7 +128,17 @@ class Engine:
     @property
     def scratch_bytes(self) -> int:
         """Bytes of scratch memory held."""
-        return max((shape.scratch_bytes for shape in self._steps.shapes.values()), default=0)
+        return max((schedule.scratch_bytes for schedule in self.schedules), default=0)
+
+    @property
+    def fused(self) -> bool:
+        """Whether the Triton kernels write the copies."""
+        return self._shared.fused
+
+    @property
+    def schedules(self) -> list[Schedule]:
+        """When what is copied, of each batch shape seen, the latest last."""
+        return [shape.schedule for shape in self._steps.shapes.values() if shape.schedule is not None]
 
     def step(self, batch: Any) -> Tensor:
         """One update.
@@ -137,15 +155,16 @@ class Engine:
                 error comes with one of the next, and steps in between count.
             RuntimeError: If ranks differ or one has died.
         """
-        with on_device(self._setting.device):
+        with on_device(self._shared.device):
             return self._step(batch)
 
     def _step(self, batch: Any) -> Tensor:
-        self._updates.raise_trouble()
+        updates = self._shared.updates
+        updates.raise_if_broken()
         plan = self.optimizer.plan()
         self.optimizer.begin(plan)
         if self._steps.changed(plan):
-            self._updates.settle()
+            updates.settle()
             self._look(plan)
         if plan.step % self._check_every == 0:
             self._check_ranks(plan)
@@ -154,7 +173,7 @@ class Engine:
             batch = batches.pad_to_bucket(batch, self._buckets, self._padding, self._side)
         if self._plain_reason:
             return self._plain(batch)
-        loss, self._mode, self._reason = self._steps.make(plan, batches.Layout(batch), self._direct)
+        loss, self._mode, self._reason = self._steps.make(plan, batches.Layout(batch))
         return loss
 
     def flush(self) -> None:
@@ -163,7 +182,7 @@ class Engine:
         Raises:
             FloatingPointError: If a loss was not finite.
         """
-        self._updates.flush()
+        self._shared.updates.flush()
 
     def _look(self, plan: StepPlan) -> None:
         """Look at model and optimizer anew, forgetting all shapes."""
@@ -173,26 +192,39 @@ class Engine:
         slow = reasons.not_fused(targets)
         self._plain_reason = reasons.plain(self.model, plan)
         no_graph = "no CUDA device" if device.type != "cuda" else slow
-        if not self._may_capture:
+        if not self._capture:
             no_graph = "capture=False"
-        control = Control(len(optimizer.param_groups), device)
-        self._setting = Setting(
-            self.model, self.loss, targets, not slow, control, self._streams, self._workers, self._plan_options
+        repeat = self._capture == "repeat"
+        self._shared = Shared(
+            model=self.model,
+            loss=self._loss,
+            targets=targets,
+            fused=not slow,
+            updates=Updates(optimizer),
+            streams=self._streams,
+            workers=self._workers,
+            options=self._options,
         )
-        self._updates = FusedUpdates(optimizer, control)
         self._steps = Steps(
-            self._setting, optimizer, plan, self._updates, self.ranks, no_graph, self._max_shapes, self._tell
+            self._shared,
+            optimizer,
+            plan,
+            ranks=self.ranks,
+            no_graph="" if repeat else no_graph,
+            repeat=repeat,
+            max_shapes=self._max_shapes,
+            tell=self._tell,
         )
         if self._plain_reason:
             self._tell(f"steps are made by optimizer.step: {self._plain_reason}")
-        elif no_graph:
+        elif no_graph and not repeat:
             self._tell(f"steps run without a CUDA graph: {no_graph}")
 
     def _plain(self, batch: Any) -> Tensor:
         if self.ranks.size > 1:
             raise ValueError(f"several ranks need steps of one pair, but {self._plain_reason}")
         self._mode, self._reason = "plain", self._plain_reason
-        return self.optimizer.step(lambda: self.loss(self.model, batch))
+        return self.optimizer.step(lambda: self._loss(self.model, batch))
 
     def _check_ranks(self, plan: StepPlan) -> None:
         numbers = plan.seed, plan.step, zlib.crc32(plan.fingerprint().encode())

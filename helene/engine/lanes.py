@@ -1,4 +1,4 @@
-"""Two forwards of one model, in turns: each runs in a thread of its own and stops where a unit of the plan begins.
+"""Two forwards of one model, in turns: each runs in a thread of its own and stops where a unit of the schedule begins.
 
 Both forwards read the same modules, whose parameters point at one copy or the other. So only one thread runs at any
 time, and whoever resumes it sets the pointers first. The order of turns is fixed: nothing here depends on timing.
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helene.engine.plan import Call, Changed, LookupMode, Plan
+from helene.engine.schedule import Call, Changed, LookupMode, Schedule
 from helene.reads import ReadWatch
 from helene.swap import CALLED_ELSEWHERE
 from helene.undo import Undo
@@ -53,7 +53,7 @@ class Lane:
     """One forward that runs up to a unit's start at a time.
 
     Args:
-        plan: The order of calls.
+        schedule: The order of calls.
         run: Evaluates the loss.
         rows: Answers a lookup in a parameter's rows: (index of the parameter, ids) -> perturbed rows.
         stream: Where its work goes, or None off the GPU.
@@ -61,12 +61,12 @@ class Lane:
 
     def __init__(
         self,
-        plan: Plan,
+        schedule: Schedule,
         run: Callable[[], Any],
         rows: Callable[[int, Tensor], Tensor],
         stream: torch.cuda.Stream | None,
     ) -> None:
-        self.plan, self.run, self.rows, self.stream = plan, run, rows, stream
+        self.schedule, self.run, self.rows, self.stream = schedule, run, rows, stream
         self.result: Any = None
         self.error: BaseException | None = None
         self.finished = False
@@ -77,7 +77,7 @@ class Lane:
         self._stopped: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._worker: Worker | None = None
         self._cancelled = False
-        self._starts = {unit.first for unit in plan.units}
+        self._starts = {unit.first for unit in schedule.units}
         self._modes: list[LookupMode] = []
 
     def advance(self, worker: Worker) -> None:
@@ -114,8 +114,8 @@ class Lane:
                 if self.watch is not None:
                     stack.enter_context(self.watch)
                 self.result = self.run()
-            if self._position != len(self.plan.calls):
-                raise Changed(f"{self._position} module calls instead of {len(self.plan.calls)}")
+            if self._position != len(self.schedule.calls):
+                raise Changed(f"{self._position} module calls instead of {len(self.schedule.calls)}")
         except BaseException as error:
             self.error = error
             while self._modes:
@@ -129,9 +129,9 @@ class Lane:
         """Called before a forward of a module that owns copied parameters."""
         if self._cancelled:
             raise _Cancelled
-        if self._position >= len(self.plan.calls) or self.plan.calls[self._position].module is not module:
+        if self._position >= len(self.schedule.calls) or self.schedule.calls[self._position].module is not module:
             raise Changed(f"call {self._position} is another module's: {type(module).__name__}")
-        call = self.plan.calls[self._position]
+        call = self.schedule.calls[self._position]
         if self._position in self._starts:
             self._pause()
         self._position += 1
@@ -181,7 +181,7 @@ def in_lane() -> bool:
 
 
 def hook(undo: Undo, model: nn.Module, calls: tuple[Call, ...]) -> None:
-    """Until undone, the modules of a plan tell the lane that runs them.
+    """Until undone, the modules of a schedule tell the lane that runs them.
 
     Whoever else calls the model would read one lane's copies, and is told so.
     """

@@ -17,7 +17,7 @@ from torch import distributed as dist
 
 from helene.curvature import NONE
 from helene.directions import Direction, Target, write_perturbed
-from helene.engine.parallel import Ranks
+from helene.engine.ranks import Ranks
 from helene.optimizers.measurement import Pairs
 from helene.optimizers.zeroth import ZerothOrder
 from helene.plan import Probing, StepPlan

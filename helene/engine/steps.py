@@ -1,4 +1,4 @@
-"""Steps of one pair of forwards while model and optimizer stay what they are: run, then captured, then replayed."""
+"""Steps of one pair of forwards while model and optimizer stay what they are: run, then recorded, then replayed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from torch import Tensor
 
 from helene import functional
 from helene.directions import Direction
+from helene.engine.batch_step import BatchStep, Shared
 from helene.engine.batches import Layout
-from helene.engine.parallel import Ranks
-from helene.engine.shape import Setting, Shape
-from helene.engine.updates import FusedUpdates
+from helene.engine.ranks import Ranks
 from helene.engine.watch import ModelWatch, OptimizerWatch
 from helene.optimizers.measurement import Measured
 from helene.optimizers.zeroth import ZerothOrder
@@ -36,76 +35,76 @@ class Steps:
     """Makes steps, each shape's first without a graph; to be made anew once model or optimizer have changed.
 
     Args:
-        setting: What the shapes have in common.
+        shared: What they have in common.
         optimizer: Whose steps these are.
         plan: Of the coming step; later ones have its structure.
-        updates: Those of captured steps.
         ranks: The processes that share the run.
-        no_graph: Why steps are not captured, in one line; empty where they are.
+        no_graph: Why steps are not recorded, in one line; empty where they are.
+        repeat: Whether recorded steps are repeated call by call, see `BatchStep.record`.
         max_shapes: Shapes that are kept.
         tell: Warns once of what it is told: forwards that cannot be captured, and what the first one read and wrote.
 
     Attributes:
-        shapes: The shapes seen, the latest last.
+        shapes: The step of each batch shape seen, the latest last.
     """
 
     def __init__(
         self,
-        setting: Setting,
+        shared: Shared,
         optimizer: ZerothOrder,
         plan: StepPlan,
-        updates: FusedUpdates,
+        *,
         ranks: Ranks,
         no_graph: str,
+        repeat: bool,
         max_shapes: int,
         tell: Callable[[str], None],
     ) -> None:
-        self._setting, self._optimizer, self._updates, self._ranks = setting, optimizer, updates, ranks
-        self._no_graph, self._max_shapes, self._tell = no_graph, max_shapes, tell
-        self.shapes: OrderedDict[Any, Shape] = OrderedDict()
+        self._shared, self._optimizer, self._updates, self._ranks = shared, optimizer, shared.updates, ranks
+        self._no_graph, self._repeat, self._max_shapes, self._tell = no_graph, repeat, max_shapes, tell
+        self.shapes: OrderedDict[Any, BatchStep] = OrderedDict()
         self._optimizer_watch = OptimizerWatch(optimizer, plan)
-        self._model_watch = ModelWatch(setting.model)
+        self._model_watch = ModelWatch(shared.model)
         self._is_first = True
 
     def changed(self, plan: StepPlan) -> bool:
         """Whether model or optimizer are other than a captured step has seen them."""
         return self._optimizer_watch.changed(plan) or self._model_watch.changed()
 
-    def make(self, plan: StepPlan, layout: Layout, direct: bool = False) -> Made:
+    def make(self, plan: StepPlan, layout: Layout) -> Made:
         """One update.
 
         Args:
             plan: What it does.
             layout: The batch.
-            direct: Enqueue captured steps anew at each replay, see `Shape.capture`; for tests.
 
         Raises:
-            ValueError: As `Shape.pair`.
+            ValueError: As `BatchStep.pair`.
             FloatingPointError: If a loss is not finite, of a captured step perhaps later.
             RuntimeError: If a rank has died.
         """
         shape, probing = self._shape_of(layout), plan.probing
         assert isinstance(probing, Probing)
-        self._setting.direction, self._setting.eps = Direction(plan.seed, plan.step), probing.eps
-        if shape.graph is None and shape.steps and not shape.trouble and (direct or not self._no_graph):
-            self._capture(shape, plan, direct)
+        self._shared.direction, self._shared.eps = Direction(plan.seed, plan.step), probing.eps
+        if shape.graph is None and shape.steps and not (shape.no_graph or self._no_graph):
+            self._record(shape, plan)
             self._look_at_model()
         if shape.graph is not None:
             with deferred_interrupts(self._ranks.size == 1):  # other ranks may be gone, and must not be waited for
                 made = self._replay(shape, plan)
         else:
             self._updates.settle()
-            self._updates.begin(plan)
+            self._updates.send(plan)
             made = self._eager(shape, plan)
             self._look_at_model()
         shape.steps += 1
         self._optimizer.last_loss = made.loss
         return made
 
-    def _shape_of(self, layout: Layout) -> Shape:
+    def _shape_of(self, layout: Layout) -> BatchStep:
         shape = self.shapes.get(layout.key)
         if shape is None:
-            shape = self.shapes[layout.key] = Shape(self._setting, layout)
+            shape = self.shapes[layout.key] = BatchStep(self._shared, layout)
             if len(self.shapes) > self._max_shapes:
                 self.shapes.popitem(last=False)
         else:
@@ -115,26 +114,26 @@ class Steps:
 
     def _look_at_model(self) -> None:
         """A forward that Python has run may have made a buffer anew."""
-        self._model_watch = ModelWatch(self._setting.model)
+        self._model_watch = ModelWatch(self._shared.model)
 
-    def _eager(self, shape: Shape, plan: StepPlan) -> Made:
-        buffers = BufferWatch(self._setting.model) if self._is_first else None
+    def _eager(self, shape: BatchStep, plan: StepPlan) -> Made:
+        buffers = BufferWatch(self._shared.model) if self._is_first else None
         losses = torch.stack(shape.pair())
         self._ranks.add(losses)  # before any rank may raise, or the others would wait for it
         scalar_loss(losses.mean())
         if buffers is not None:
             self._is_first = False
-            for told in filter(None, (strangers(self._setting.targets, self._setting.model, shape.read), buffers.told)):
+            for told in filter(None, (strangers(self._shared.targets, self._shared.model, shape.read), buffers.told)):
                 self._tell(told)
         if shape.losses is None:
             shape.losses = torch.empty_like(losses)
         loss = self._finish(plan, losses)
-        return Made(loss, "eager", self._no_graph or shape.trouble or "first step of this batch shape")
+        return Made(loss, "eager", self._no_graph or shape.no_graph or "first step of this batch shape")
 
-    def _replay(self, shape: Shape, plan: StepPlan) -> Made:
+    def _replay(self, shape: BatchStep, plan: StepPlan) -> Made:
         assert shape.graph is not None
         assert shape.losses is not None
-        missing = self._updates.begin(plan)
+        missing = self._updates.send(plan)
         shape.graph.replay()
         self._ranks.add(shape.losses)
         if missing:
@@ -150,11 +149,11 @@ class Steps:
         """Make the optimizer's update from the losses' sums over the ranks; their mean."""
         plus, minus = (losses.double() / self._ranks.size).tolist()
         loss = losses.mean() / self._ranks.size
-        slope = functional.projected_gradient(plus, minus, self._setting.eps)
+        slope = functional.projected_gradient(plus, minus, self._shared.eps)
         self._optimizer.finish(plan, Measured([slope], loss, (None, None)))
         return loss
 
-    def _capture(self, shape: Shape, plan: StepPlan, direct: bool) -> None:
+    def _record(self, shape: BatchStep, plan: StepPlan) -> None:
         self._updates.prepare(plan)
         self._optimizer_watch.watch_state()
         ranks = self._ranks.size
@@ -164,12 +163,12 @@ class Steps:
             self._updates.enqueue(shape.losses, ranks)
 
         try:
-            shape.capture(finish, ranks > 1, direct)
+            shape.record(finish, ranks > 1, self._repeat)
         except ValueError:
             raise
         except Exception as error:
-            shape.trouble = f"the forward cannot be captured ({_first_line(error)})"
-            self._tell(f"steps run without a CUDA graph: {shape.trouble}")
+            shape.no_graph = f"the forward cannot be captured ({_first_line(error)})"
+            self._tell(f"steps run without a CUDA graph: {shape.no_graph}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,42 +1,80 @@
-"""Updates that kernels make within a replay, and what the host learns of them later."""
+"""Updates that kernels make within a replay: what the device must know of a step, and what the host learns later."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from helene.engine.control import HISTORY, Control
+from helene import functional
 from helene.kernels import methods
 from helene.kernels.tiles import Tiles
 from helene.optimizers.zeroth import ZerothOrder
 from helene.plan import Probing, StepPlan
 
+_SLOTS = 64  # steps that may be under way before the host waits for the oldest
+HISTORY = 1024  # slopes kept on the device
 
-class FusedUpdates:
-    """What the device does with the losses of a captured step, and what the host learns of it later.
+
+class Updates:
+    """Key, radius and hyper-parameters of the current step on the device, sent in one copy; slopes of the last steps.
+
+    A captured step reads them there, so that it is replayed without the host's word.
 
     Args:
         optimizer: Whose updates these are.
-        control: What the device knows of the current step.
+
+    Attributes:
+        key: int64: seed, step, draw.
+        values: float32: eps, c, whether an update is made (1 or 0), and whether it is left to the host (1 or 0).
     """
 
-    def __init__(self, optimizer: ZerothOrder, control: Control) -> None:
-        self._optimizer, self._control = optimizer, control
+    def __init__(self, optimizer: ZerothOrder) -> None:
+        self._optimizer = optimizer
+        num_groups, self._device = len(optimizer.param_groups), optimizer.targets[0].tensor.device
+        self._on_gpu = self._device.type == "cuda"
+        num_hypers = num_groups * methods.NUM_HYPERS
+        self._packed = torch.zeros(4 + -(-(4 + num_hypers) // 2), dtype=torch.int64, device=self._device)
+        floats = self._packed[4:].view(torch.float32)
+        self.key, self.values = self._packed[:3], floats[:4]
+        self._eps = self._packed[3:4].view(torch.float64)
+        self._hypers = floats[4 : 4 + num_hypers].view(num_groups, methods.NUM_HYPERS)
+        self._slopes = torch.zeros(HISTORY, dtype=torch.float64, device=self._device)  # of step t at t mod HISTORY
+        self._broken = torch.zeros(1, dtype=torch.int64, device=self._device)  # first step of losses not finite, or 0
+        self._broken_host = torch.zeros(1, dtype=torch.int64, pin_memory=self._on_gpu)
+        self._asked: Any = None  # an event after the copy of `_broken` to the host
+        self._staging = torch.zeros(_SLOTS, self._packed.numel(), dtype=torch.int64, pin_memory=self._on_gpu)
+        self._words = self._staging.numpy()
+        self._sent: list[Any] = [None] * _SLOTS
         self._method: methods.Fused | None = None
         self._tables: list[Tiles] = []
         self._pending: list[StepPlan] = []  # replayed steps that the optimizer has not been told of
 
-    def begin(self, plan: StepPlan) -> str:
-        """Send a step to the device; why its update cannot be the graph's, in one line, or nothing."""
+    def send(self, plan: StepPlan) -> str:
+        """Send a step, in the current stream's order; why its update cannot be the graph's, in one line, or nothing."""
         method, probing = methods.fused(plan, self._optimizer.targets), plan.probing
         assert isinstance(probing, Probing)
+        slot = plan.step % _SLOTS
+        if self._sent[slot] is not None:
+            self._sent[slot].synchronize()
+        words = self._words[slot]
+        words[:3] = plan.seed - (1 << 64) if plan.seed >= 1 << 63 else plan.seed, plan.step, 0
+        words[3:4].view(np.float64)[0] = probing.eps
+        floats = words[4:].view(np.float32)
+        floats[:] = 0.0
         if isinstance(method, methods.Fused):
-            hypers, reason = method.rows(plan), ""
+            hypers, reason = method.rows(plan).numpy().reshape(-1), ""
+            floats[4 : 4 + hypers.size] = hypers
         else:
-            hypers, reason = torch.zeros(len(plan.rules), methods.NUM_HYPERS), method
-        self._control.send(plan.seed, plan.step, probing.eps, hypers.numpy(), by_host=bool(reason))
+            reason = method
+        floats[0], floats[3] = probing.eps, float(bool(reason))
+        self._packed.copy_(self._staging[slot], non_blocking=True)
+        if self._on_gpu:
+            self._sent[slot] = torch.cuda.Event()
+            self._sent[slot].record()
         return reason
 
     def prepare(self, plan: StepPlan) -> None:
@@ -47,15 +85,24 @@ class FusedUpdates:
         self._tables = methods.tables(self._optimizer, plan) if self._method else []
 
     def enqueue(self, losses: Tensor, ranks: int) -> None:
-        """What follows the forwards: c from the losses (sums over the ranks), and the update."""
-        self._control.finish(losses, ranks)
+        """What follows the forwards: c from the losses (sums over the ranks), and the update.
+
+        A step whose numbers are not finite moves nothing.
+        """
+        pair, step = losses.double() / ranks, self.key[1:2]
+        slope = functional.projected_gradient(pair[0], pair[1], self._eps[0])
+        fine, by_host = torch.isfinite(slope) & torch.isfinite(pair).all(), self.values[3:4]
+        self.values[1:2] = torch.where(fine, slope, torch.zeros_like(slope)).float()
+        self.values[2:3] = fine.float() * (1.0 - by_host)
+        self._slopes.index_copy_(0, torch.remainder(step, HISTORY), slope.view(1))
+        seen = fine | (self._broken > 0) | (by_host > 0)  # the host looks at its own steps
+        self._broken.copy_(torch.where(seen, self._broken, step))
         if self._method is None:
             return
         from helene.kernels import launch
 
-        control = self._control
         for tiles in self._tables:
-            launch.update(tiles, self._method.code, control.control, control.values, control.hypers)
+            launch.update(tiles, self._method.code, self.key, self.values, self._hypers)
 
     def replayed(self, plan: StepPlan) -> None:
         """Note a step whose update the device has made.
@@ -63,7 +110,10 @@ class FusedUpdates:
         Raises:
             FloatingPointError: If the trajectory is recorded, or many steps wait, and a loss was not finite.
         """
-        self._control.look()
+        if self._asked is None and self._on_gpu:
+            self._broken_host.copy_(self._broken, non_blocking=True)
+            self._asked = torch.cuda.Event()
+            self._asked.record()
         for group in self._optimizer.param_groups:
             group["step"] = plan.step
         self._pending.append(plan)
@@ -74,7 +124,7 @@ class FusedUpdates:
         """Bring the optimizer's statistics and trajectory up to date."""
         if not self._pending:
             return
-        slopes = self._control.slopes.tolist()
+        slopes = self._slopes.tolist()
         for plan in self._pending:
             slope = slopes[plan.step % HISTORY]
             self._optimizer.hear(plan, [slope] if math.isfinite(slope) else [])
@@ -83,13 +133,19 @@ class FusedUpdates:
     def flush(self) -> None:
         """Settle, wait, and raise FloatingPointError if a loss was not finite."""
         self.settle()
-        self.raise_trouble(wait=True)
+        self._asked = None
+        if self._on_gpu:
+            self._refuse(int(self._broken.item()))
 
-    def raise_trouble(self, wait: bool = False) -> None:
-        """Raise FloatingPointError if a loss is known not to have been finite."""
-        step = self._control.trouble(wait) if self._control.device.type == "cuda" else 0
+    def raise_if_broken(self) -> None:
+        """Raise FloatingPointError if a loss is known not to have been finite; waits for nothing."""
+        if self._asked is not None and self._asked.query():
+            self._asked = None
+            self._refuse(int(self._broken_host[0]))
+
+    def _refuse(self, step: int) -> None:
         if step:
-            self._control.forgive()
+            self._broken.zero_()
             raise FloatingPointError(
                 f"a loss of step {step} was not finite; it and later ones like it moved nothing; a smaller lr or "
                 "eps or a wider dtype helps"

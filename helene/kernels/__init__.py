@@ -1,7 +1,7 @@
 r"""Fused kernels for noise, perturbed copies and updates, and the choice between them and plain torch.
 
-`helene.noise`, `helene.directions` and `helene.optimizers.base` ask here first and do the work themselves where there
-is no kernel for it. Nothing here imports Triton before a tensor needs it.
+`helene.directions` and `helene.optimizers.base` ask here first and do the work themselves where there is no kernel for
+it; `helene.noise` asks `backend`. Nothing here imports Triton before a tensor needs it.
 """
 
 from __future__ import annotations
@@ -19,37 +19,12 @@ from helene.undo import deferred_interrupts
 if TYPE_CHECKING:
     from helene.plan import StepPlan
 
-__all__ = ["Backend", "Launches", "backend", "can_update", "normal", "words", "write_perturbed"]
+__all__ = ["Backend", "Launches", "backend", "can_update", "write_perturbed"]
 
 
 def wanted(device: torch.device) -> bool:
     """Whether tensors of a device may be handled here at all; cheap, so that the CPU's path pays nothing."""
     return device.type != "cpu" or VARIABLE in os.environ
-
-
-def normal(seed: int, step: int, draw: int, parameter: int, start: int, count: int, device: torch.device) -> Tensor:
-    """`helene.noise.normal` on a device other than the CPU."""
-    if backend(torch.empty(0, device=device)).is_triton:
-        from helene.kernels import launch
-
-        return launch.fill(seed, step, draw, parameter, start, count, device)
-    from helene import noise
-    from helene.kernels import torch_noise
-
-    return torch_noise.normal(seed, step, draw, parameter, start, count, device, noise.ROUNDS)
-
-
-def words(seed: int, step: int, draw: int, parameter: int, start: int, count: int, device: torch.device) -> Tensor:
-    """`helene.noise.words` on a device other than the CPU: int32."""
-    if backend(torch.empty(0, device=device)).is_triton:
-        from helene.kernels import launch
-
-        return launch.fill(seed, step, draw, parameter, start, count, device, raw=True)
-    from helene import noise
-    from helene.kernels import torch_noise
-
-    found = torch_noise.words(seed, step, draw, parameter, start, count, device, noise.ROUNDS)
-    return torch.where(found >= 1 << 31, found - (1 << 32), found).to(torch.int32)
 
 
 def write_perturbed(

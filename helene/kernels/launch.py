@@ -13,7 +13,8 @@ from helene import noise
 from helene.kernels import methods
 from helene.kernels import perturb as kernels
 from helene.kernels import update as updates
-from helene.kernels.tiles import MASK, NUM_FIELDS, TILE, Tiles
+from helene.kernels.tiles import NUM_FIELDS, TILE, Tiles
+from helene.noise.keys import MASK, blocks
 
 ROUNDS = noise.ROUNDS
 FAST = os.environ.get("TRITON_INTERPRET") != "1"  # see helene.kernels.philox
@@ -44,7 +45,7 @@ def fill(
     fast: bool = FAST,
 ) -> Tensor:
     """Elements [start, start + count) of z (float32), or of the generator's words (int32, ``raw``), shape (count,)."""
-    first, last = start // 4, -(-(start + count) // 4)
+    first, last = blocks(start, count)
     words = control_words(seed, step, draw, parameter & MASK, parameter >> 32, first)
     control = torch.tensor(words, dtype=torch.int64).to(device)
     out = torch.empty(4 * (last - first), dtype=torch.int32 if raw else torch.float32, device=device)

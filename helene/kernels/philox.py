@@ -11,17 +11,22 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from helene.noise.keys import MULTIPLIERS, WEYL
+
+M0, M1 = tl.constexpr(MULTIPLIERS[0]), tl.constexpr(MULTIPLIERS[1])
+W0, W1 = tl.constexpr(WEYL[0]), tl.constexpr(WEYL[1])
+
 
 @triton.jit
 def words(c0, c1, c2, c3, k0, k1, ROUNDS: tl.constexpr):
     """Philox 4x32: four words from a counter of four and a key of two, all uint32."""
     for _ in tl.static_range(ROUNDS):
-        a = c0.to(tl.uint64) * 0xD2511F53  # one wide product; mulhi and mul would be two instructions
-        b = c2.to(tl.uint64) * 0xCD9E8D57
+        a = c0.to(tl.uint64) * M0  # one wide product; mulhi and mul would be two instructions
+        b = c2.to(tl.uint64) * M1
         c0, c2 = (b >> 32).to(tl.uint32) ^ c1 ^ k0, (a >> 32).to(tl.uint32) ^ c3 ^ k1
         c1, c3 = b.to(tl.uint32), a.to(tl.uint32)
-        k0 = (k0 + 0x9E3779B9).to(tl.uint32)
-        k1 = (k1 + 0xBB67AE85).to(tl.uint32)
+        k0 = (k0 + W0).to(tl.uint32)
+        k1 = (k1 + W1).to(tl.uint32)
     return c0, c1, c2, c3
 
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from helene.noise.keys import MASK
+
 TILE, STATE_TILE = 2048, 1024  # elements a program, without and with state; multiples of `helene.precision.BLOCK`
-MASK = 0xFFFFFFFF
 NUM_FIELDS = 12  # columns of a row: theta, out, first tile, numel, id low, id high, group, and five of state
 
 

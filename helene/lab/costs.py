@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd import profiler
 
 import helene
-from helene import noise, precision
+from helene import noise
 from helene.optimizers.base import Base
 from helene.optimizers.first import FirstOrder
 from helene.optimizers.zeroth import ZerothOrder
@@ -203,11 +203,6 @@ def predicted_bytes(optimizer: Base) -> int:
     if optimizer.param_groups[0].get("curvature") in ("backprop", "sampled_labels"):
         gradients += sum(sizes)
     return optimizer.state_bytes() + copies + gradients
-
-
-def state_bytes_per_parameter(num_states: int, state_dtype: str) -> float:
-    """Bytes of state a float32 or 16-bit parameter."""
-    return num_states * precision.state_bytes(precision.BLOCK, state_dtype) / precision.BLOCK
 
 
 @contextmanager

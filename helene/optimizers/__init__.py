@@ -1,37 +1,17 @@
-"""The optimizers, one file a rule; their arithmetic is in `helene.functional`."""
+"""The optimizers, a file a rule, each with an entry in `helene.methods`; their arithmetic is in `helene.rules`."""
 
-from helene.optimizers.adam import Adam, AdamW, ZOAdam, ZOAdamW
-from helene.optimizers.conservative import ZOConservative
-from helene.optimizers.forward import ForwardGrad
-from helene.optimizers.fzoo import FZOO
-from helene.optimizers.helene import Helene
-from helene.optimizers.hizoo import HiZOO
-from helene.optimizers.lion import Lion, ZOLion
-from helene.optimizers.mezo import MeZO
-from helene.optimizers.momentum import ZOMomentum
-from helene.optimizers.newton import ZONewton
-from helene.optimizers.sgd import SGD
-from helene.optimizers.sign import ZOScalarSign, ZOSign
-from helene.optimizers.sophia import SophiaG, ZOSophia
+from __future__ import annotations
 
-__all__ = [
-    "FZOO",
-    "SGD",
-    "Adam",
-    "AdamW",
-    "ForwardGrad",
-    "Helene",
-    "HiZOO",
-    "Lion",
-    "MeZO",
-    "SophiaG",
-    "ZOAdam",
-    "ZOAdamW",
-    "ZOConservative",
-    "ZOLion",
-    "ZOMomentum",
-    "ZONewton",
-    "ZOScalarSign",
-    "ZOSign",
-    "ZOSophia",
-]
+from importlib import import_module
+from typing import Any
+
+from helene.methods import ENTRIES
+
+_MODULES = {entry.cls: f"{__name__}.{entry.module}" for entry in ENTRIES}
+__all__ = list(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

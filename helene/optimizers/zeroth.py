@@ -41,7 +41,7 @@ class ZerothOrder(Base):
     The estimate is  g = (1/q) Σ_j c_j z_j,  c_j = (L(theta + eps z_j) − L(theta − eps z_j)) / (2 eps),  in every case
     with E[z zᵀ] = I, so that E[g] is the gradient up to O(eps²) (O(eps) if one-sided).
 
-    Options beside those of `Base`:
+    Options:
         eps: Radius of the probes, > 0.
         num_directions: q, each with a pair of its own.
         two_sided: If False, c_j = (L(theta + eps z_j) − L(theta)) / eps, L(theta) evaluated once.

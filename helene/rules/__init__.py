@@ -1,6 +1,6 @@
 """The update rules: hyper-parameters, state, ``init`` and ``update``; their arithmetic is in `helene.functional`."""
 
-from helene.rules.base import NoState, Rule
+from helene.rules.base import NoState, Rule, Scalar
 from helene.rules.curved import CurvatureRule, HeleneRule, HiZOORule, NewtonRule, SophiaRule
 from helene.rules.plain import (
     AdamRule,
@@ -26,6 +26,7 @@ __all__ = [
     "NoState",
     "Rule",
     "SGDRule",
+    "Scalar",
     "SignRule",
     "SophiaRule",
     "TorchSGDRule",

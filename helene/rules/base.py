@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from helene import numeric
+from helene import functional, numeric
 
 Scalar = float | Tensor  # a tensor where many runs move at once, one number each
 
@@ -37,6 +37,8 @@ class Rule:
     INITIAL: ClassVar[Mapping[str, float]] = {}  # what a state starts from where that is not 0
     COUNTERS: ClassVar[tuple[str, ...]] = ()  # states that are one count a parameter
     SHARED: ClassVar[tuple[str, ...]] = ()  # hyper-parameters that all layers have in common
+
+    coupled: ClassVar[bool] = False  # whether the decay is part of g
 
     lr: Scalar
     weight_decay: Scalar = 0.0
@@ -68,6 +70,12 @@ class Rule:
             estimate: Curvature estimate of this step, where one is made (`CurvatureRule.estimate`).
         """
         raise NotImplementedError
+
+    def decayed(self, theta: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        """(theta, g) with the decay in g where it is ``coupled``, as in torch.optim's SGD and Adam, else in theta."""
+        if self.coupled:
+            return theta, functional.coupled_decay(g, theta, self.weight_decay)
+        return functional.decay(theta, self.lr, self.weight_decay), g
 
     def factor(self, step: int, state: Any) -> Tensor:
         """Elementwise factor from g (or m) to the move after a step, in units of lr."""

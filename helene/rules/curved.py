@@ -114,7 +114,7 @@ class CurvatureRule(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class HeleneRule(CurvatureRule):
-    """Algorithm 1 of the paper, see `functional.helene_step`.
+    """Lines 7, 10, 14 and 15 of Algorithm 1 of the paper.
 
     Attributes:
         anneal_horizon: T of Anneal, in steps, > 0.
@@ -162,20 +162,11 @@ class HeleneRule(CurvatureRule):
     ) -> tuple[Tensor, HeleneState]:
         """See `Rule`."""
         state = self.observe(state, estimate)
-        theta, m = functional.helene_step(
-            theta,
-            g,
-            state.momentum,
-            self.read(step, state, g),
-            lr=self.lr,
-            beta1=self.beta1,
-            alpha=self.alpha(step),
-            gamma=self.gamma,
-            floor=self._known_floor,
-            denominator_eps=self.denominator_eps,
-            weight_decay=self.weight_decay,
-        )
-        return theta, state._replace(momentum=m)
+        m = functional.momentum(state.momentum, g, self.beta1, self.alpha(step))
+        theta, _ = self.decayed(theta, g)
+        h = self.read(step, state, g)
+        direction = functional.precondition(m, h, self.gamma, self._known_floor, self.denominator_eps)
+        return functional.descend(theta, direction, self.lr), state._replace(momentum=m)
 
     def factor(self, step: int, state: HeleneState) -> Tensor:
         """See `Rule`."""
@@ -191,7 +182,10 @@ class HeleneRule(CurvatureRule):
 
 @dataclass(frozen=True, kw_only=True)
 class SophiaRule(CurvatureRule):
-    """Sophia, see `functional.sophia_step`.
+    """Sophia (Liu et al. 2023, algorithm 3): the update is clipped, where HELENE floors the curvature.
+
+    m ← beta1 m + (1 − beta1) g,  theta ← theta − lr · weight_decay · theta,
+    theta ← theta − lr · clip(m / max(gamma h, denominator_eps), clip)
 
     Attributes:
         beta1: EMA of g, in [0, 1).
@@ -220,18 +214,10 @@ class SophiaRule(CurvatureRule):
     ) -> tuple[Tensor, SophiaState]:
         """See `Rule`."""
         state = self.observe(state, estimate)
-        theta, m, clipped = functional.sophia_step(
-            theta,
-            g,
-            state.momentum,
-            self.read(step, state, g),
-            lr=self.lr,
-            beta1=self.beta1,
-            gamma=self.gamma,
-            clip=self.clip,
-            denominator_eps=self.denominator_eps,
-            weight_decay=self.weight_decay,
-        )
+        m = functional.momentum(state.momentum, g, self.beta1, 1.0 - self.beta1)
+        ratio = m / (self.gamma * self.read(step, state, g)).clamp_min(self.denominator_eps)
+        theta, _ = self.decayed(theta, g)
+        theta, clipped = functional.descend(theta, ratio.clamp(-self.clip, self.clip), self.lr), ratio.abs() > self.clip
         return theta, state._replace(momentum=m, clipped=state.clipped + clipped.sum())
 
     def factor(self, step: int, state: SophiaState) -> Tensor:
@@ -241,7 +227,7 @@ class SophiaRule(CurvatureRule):
 
 @dataclass(frozen=True, kw_only=True)
 class NewtonRule(CurvatureRule):
-    """The diagonal Newton step without a floor, see `functional.newton_step`; denominator_eps damps it, >= 0."""
+    """theta ← theta − lr · g / (h + denominator_eps): the diagonal Newton step without a floor, decay decoupled."""
 
     State: ClassVar[type] = CurvatureState
 
@@ -259,15 +245,8 @@ class NewtonRule(CurvatureRule):
     ) -> tuple[Tensor, CurvatureState]:
         """See `Rule`."""
         state = self.observe(state, estimate)
-        theta = functional.newton_step(
-            theta,
-            g,
-            self.read(step, state, g),
-            lr=self.lr,
-            denominator_eps=self.denominator_eps,
-            weight_decay=self.weight_decay,
-        )
-        return theta, state
+        theta, g = self.decayed(theta, g)
+        return functional.descend(theta, g / (self.read(step, state, g) + self.denominator_eps), self.lr), state
 
     def factor(self, step: int, state: CurvatureState) -> Tensor:
         """See `Rule`."""
@@ -276,8 +255,13 @@ class NewtonRule(CurvatureRule):
 
 @dataclass(frozen=True, kw_only=True)
 class HiZOORule(Rule):
-    """HiZOO, see `functional.hizoo_step`; ``smooth`` is the weight of a new estimate of h, in [0, 1)."""
+    """HiZOO (Zhao et al. 2024), h the diagonal of Σ⁻¹ and Σ^½ the scale of its probes.
 
+    theta ← theta − lr (g / √h + weight_decay · theta),  g = c z,  c along z / √h;  with ĥ = z² · `second_difference`,
+    h ← (1 − smooth) h + smooth · ĥ h,  ``smooth`` in [0, 1). The step uses the h from before it.
+    """
+
+    coupled: ClassVar[bool] = True
     State: ClassVar[type] = CurvatureState
     INITIAL: ClassVar[Mapping[str, float]] = {CURVATURE: 1.0}
 
@@ -290,18 +274,11 @@ class HiZOORule(Rule):
     def update(
         self, step: int, theta: Tensor, g: Tensor, state: CurvatureState, estimate: Tensor | None = None
     ) -> tuple[Tensor, CurvatureState]:
-        """See `Rule`; the step uses the h from before it."""
+        """See `Rule`."""
         assert estimate is not None
-        theta, h = functional.hizoo_step(
-            theta,
-            g,
-            state.curvature,
-            estimate,
-            lr=self.lr,
-            smooth=self.smooth,
-            weight_decay=self.weight_decay,
-        )
-        return theta, CurvatureState(h)
+        theta, direction = self.decayed(theta, g / state.curvature.sqrt())
+        h = functional.curvature_ema(state.curvature, estimate * state.curvature, 1.0 - self.smooth)
+        return functional.descend(theta, direction, self.lr), CurvatureState(h)
 
     def factor(self, step: int, state: CurvatureState) -> Tensor:
         """See `Rule`."""

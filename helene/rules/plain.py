@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -26,13 +27,16 @@ class AdamState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SGDRule(Rule):
-    """theta ← theta − lr (g + weight_decay · theta), see `functional.sgd_step`."""
+    """theta ← theta − lr (g + weight_decay · theta): with the SPSA gradient, MeZO's step (Malladi et al. 2023)."""
+
+    coupled: ClassVar[bool] = True
 
     def update(
         self, step: int, theta: Tensor, g: Tensor, state: NoState, estimate: Tensor | None = None
     ) -> tuple[Tensor, NoState]:
         """See `Rule`."""
-        return functional.sgd_step(theta, g, lr=self.lr, weight_decay=self.weight_decay), state
+        theta, g = self.decayed(theta, g)
+        return functional.descend(theta, g, self.lr), state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,21 +52,21 @@ class DecayLastRule(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class SignRule(Rule):
-    """theta ← theta − lr · sign(g), decay decoupled, see `functional.sign_step`."""
+    """theta ← theta − lr · sign(g) for each element, decay decoupled (signSGD; ZO-signSGD, Liu et al. 2019)."""
 
     def update(
         self, step: int, theta: Tensor, g: Tensor, state: NoState, estimate: Tensor | None = None
     ) -> tuple[Tensor, NoState]:
         """See `Rule`."""
-        return functional.sign_step(theta, g, lr=self.lr, weight_decay=self.weight_decay), state
+        theta, g = self.decayed(theta, g)
+        return functional.descend(theta, g.sign(), self.lr), state
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeavyBallRule(Rule):
-    """m ← momentum · m + g, theta ← theta − lr m, decay decoupled, see `functional.momentum_step`."""
+    """m ← momentum · m + g, theta ← theta − lr m: heavy ball, decay decoupled."""
 
     State: ClassVar[type] = MomentumState
-    coupled: ClassVar[bool] = False
 
     momentum: Scalar = 0.9
 
@@ -74,18 +78,11 @@ class HeavyBallRule(Rule):
         self, step: int, theta: Tensor, g: Tensor, state: MomentumState, estimate: Tensor | None = None
     ) -> tuple[Tensor, MomentumState]:
         """See `Rule`."""
+        theta, g = self.decayed(theta, g)
         if state.momentum is None:
-            return functional.sgd_step(theta, g, lr=self.lr, weight_decay=self.weight_decay), state
-        theta, m = functional.momentum_step(
-            theta,
-            g,
-            state.momentum,
-            lr=self.lr,
-            beta1=self.momentum,
-            weight_decay=self.weight_decay,
-            coupled=self.coupled,
-        )
-        return theta, MomentumState(m)
+            return functional.descend(theta, g, self.lr), state
+        m = functional.momentum(state.momentum, g, self.momentum)
+        return functional.descend(theta, m, self.lr), MomentumState(m)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +101,11 @@ class TorchSGDRule(HeavyBallRule):
 
 @dataclass(frozen=True, kw_only=True)
 class AdamRule(Rule):
-    """Adam, the decay part of g, see `functional.adam_step`."""
+    """Adam (Kingma and Ba 2015, algorithm 1), the decay part of g.
+
+    m ← beta1 m + (1 − beta1) g,  v ← beta2 v + (1 − beta2) g²,
+    theta ← theta − lr · (m / (1 − beta1^t)) / (√(v / (1 − beta2^t)) + denominator_eps)
+    """
 
     State: ClassVar[type] = AdamState
     coupled: ClassVar[bool] = True
@@ -123,20 +124,12 @@ class AdamRule(Rule):
         self, step: int, theta: Tensor, g: Tensor, state: AdamState, estimate: Tensor | None = None
     ) -> tuple[Tensor, AdamState]:
         """See `Rule`."""
-        theta, m, v = functional.adam_step(
-            theta,
-            g,
-            state.momentum,
-            state.second_moment,
-            lr=self.lr,
-            beta1=self.beta1,
-            beta2=self.beta2,
-            denominator_eps=self.denominator_eps,
-            step=step,
-            weight_decay=self.weight_decay,
-            coupled=self.coupled,
-        )
-        return theta, AdamState(m, v)
+        theta, g = self.decayed(theta, g)
+        m = functional.momentum(state.momentum, g, self.beta1, 1.0 - self.beta1)
+        v = functional.curvature_ema(state.second_moment, g * g, self.beta2)
+        root = v.sqrt() * math.sqrt(functional.bias_correction(self.beta2, step)) + self.denominator_eps
+        lr = self.lr * functional.bias_correction(self.beta1, step)
+        return functional.descend(theta, m / root, lr), AdamState(m, v)
 
     def factor(self, step: int, state: AdamState) -> Tensor:
         """See `Rule`."""
@@ -154,7 +147,10 @@ class AdamWRule(AdamRule):
 
 @dataclass(frozen=True, kw_only=True)
 class LionRule(Rule):
-    """Lion, see `functional.lion_step`."""
+    """Lion (Chen et al. 2023, algorithm 2).
+
+    theta ← theta − lr (sign(beta1 m + (1 − beta1) g) + weight_decay · theta), then m ← beta2 m + (1 − beta2) g.
+    """
 
     State: ClassVar[type] = MomentumState
 
@@ -171,13 +167,7 @@ class LionRule(Rule):
     ) -> tuple[Tensor, MomentumState]:
         """See `Rule`."""
         assert state.momentum is not None
-        theta, m = functional.lion_step(
-            theta,
-            g,
-            state.momentum,
-            lr=self.lr,
-            beta1=self.beta1,
-            beta2=self.beta2,
-            weight_decay=self.weight_decay,
-        )
-        return theta, MomentumState(m)
+        theta, g = self.decayed(theta, g)
+        direction = functional.momentum(state.momentum, g, self.beta1, 1.0 - self.beta1).sign()
+        m = functional.momentum(state.momentum, g, self.beta2, 1.0 - self.beta2)
+        return functional.descend(theta, direction, self.lr), MomentumState(m)

@@ -9,6 +9,7 @@ import torch
 from helene.kernels import launch, methods
 from helene.kernels.tiles import Piece, Tiles
 from llm_bench.cost.timing import Contestant, time_in_turns
+from llm_bench.models.shapes import OPT
 
 SIZE = 1 << 30  # elements
 
@@ -80,7 +81,8 @@ def overlap(rounds: int = 7) -> dict[str, dict[str, Any]]:
     If copies could hide behind products, both would take as long as the longer. The library's products for this
     generation of GPUs hold a whole multiprocessor each, so that nothing runs beside them.
     """
-    device, tokens, hidden, wide = torch.device("cuda"), 1024, 2048, 8192
+    device, tokens = torch.device("cuda"), 1024
+    hidden, wide, *_ = OPT["opt-1.3b"]
     shapes = [(hidden, hidden)] * 4 + [(wide, hidden), (hidden, wide)]
     weights = [torch.randn(shape, device=device).bfloat16() for shape in shapes]
     inputs = {width: torch.randn(tokens, width, device=device).bfloat16() for width in (hidden, wide)}

@@ -23,7 +23,7 @@ from torch import distributed as dist
 
 from helene import Helene, MeZO, noise
 from helene.engine import Engine, sharded
-from helene.engine.parallel import fingerprint
+from helene.engine.ranks import fingerprint
 from helene.lab.provenance import provenance
 from helene.lab.store import Record, Store
 from llm_bench.cost.engine_table import EPS, EXPERIMENT, HELENE, LR, clean

@@ -64,6 +64,7 @@ def run_profile(config: Any, env: Any, steps: int = 20) -> dict[str, Any]:
     Returns:
         Also ``batch_seconds``, of making a batch, and ``share_outside``, what of the step that adds.
     """
+    from helene.engine import Engine
     from llm_bench.runs.session import session
 
     opened = session(config, env)
@@ -71,14 +72,12 @@ def run_profile(config: Any, env: Any, steps: int = 20) -> dict[str, Any]:
     loss, stepper = opened.loss(config), training.stepper
     target: Any = getattr(stepper, "engine", stepper)
     target.loss = timers.wrap("forward", loss)
-    if hasattr(target, "_setting"):
-        target._setting.loss = target.loss
     make, ready, batch = step_calls(training, steps)
     module, device = opened.model.module, opened.model.device
     for _ in range(4):
         make()
     with_batches, without = (seconds_of(call, device, steps) for call in (make, ready))
-    engine = target if hasattr(target, "_setting") else None
+    engine = target if isinstance(target, Engine) else None
     found = step_account(ready, training.optimizer, module, loss, batch, timers, engine, steps)
     making = seconds_of(lambda: opened.batch(config, training.stream.rows(1)), device, steps)
     outside = max(0.0, 1.0 - without / with_batches)
@@ -195,11 +194,8 @@ def _floors(
 
 def _copied(engine: Any, targets: Sequence[Any]) -> int:
     """Elements that a step of the engine copies; looked-up rows are few."""
-    shapes = list(engine._steps.shapes.values())
-    if not shapes or shapes[-1]._copies is None:
-        return sum(t.tensor.numel() for t in targets)
-    plan = shapes[-1]._copies.plan
-    owned = [i for unit in plan.units for i in unit.owned] + list(plan.resident.owned if plan.resident else ())
+    schedules = engine.schedules
+    owned = schedules[-1].owned if schedules else range(len(targets))
     return sum(targets[i].tensor.numel() for i in owned)
 
 

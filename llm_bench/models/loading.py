@@ -135,7 +135,8 @@ def wrap(module: Any, tokenizer: Any, kind: Kind, name: str, fingerprint: str = 
     before, after = special_tokens(tokenizer)
     num_tokens = int(module.get_input_embeddings().weight.shape[0])
     _check_vocabulary(tokenizer, (*before, *after, tokenizer.mask_token_id), num_tokens, name)
-    longest, side = positions.longest(module.config), "left" if kind == "causal" else "right"
+    longest = positions.longest(module.config)
+    side: Side = "left" if kind == "causal" else "right"
     return LanguageModel(module.eval(), tokenizer, kind, name, fingerprint, before, after, longest, side, num_tokens)
 
 

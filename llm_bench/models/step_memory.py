@@ -2,7 +2,7 @@
 
 The model's own forward (and backward) runs on the meta device, where tensors have shapes and no storage, and the life
 of each is counted: what is allocated at once is then known exactly, whatever the model and the loss. Copies come from
-the plan that the engine would make, state from the optimizer's. What a GPU adds is the workspace of its matrix library.
+the engine's schedule, state from the optimizer's. What a GPU adds is the workspace of its matrix library.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from torch.utils._pytree import tree_leaves
 
 from helene import precision, storage
 from helene.directions import DEVICE_CHUNK, Target, compute_dtype
-from helene.engine.plan import Plan, trace
 from helene.engine.reasons import not_one_pair
-from helene.engine.shape import plan_of
+from helene.engine.schedule import Schedule, schedule_of, trace
 from helene.kernels.methods import Fused, fused
 from helene.kernels.tiles import TILE
 from helene.optimizers.base import Base
@@ -104,12 +103,14 @@ def predict(
     if not engine or not_one_pair(like.plan()):
         held = max(_forward_peak(run, tensors), update)
         return Prediction(weights, state, _stack_bytes(module, targets, run), 0, held, workspace_bytes)
-    plan, held = _engine_peak(module, targets, run, tensors)
+    schedule, held = _engine_peak(module, targets, run, tensors)
     tables = 2 * sum(4 * -(-t.tensor.numel() // TILE) for t in targets)  # of the copies and of the update
-    used = 3 + any(not unit.together for unit in plan.units)  # the trace's, each lane's, a lane's on the other's stream
+    used = 3 + any(
+        not unit.together for unit in schedule.units
+    )  # the trace's, each lane's, a lane's on the other's stream
     # The caller's batch beside the engine's copy of it.
     copied = sum(blocks(x.nbytes) for x in tree_leaves(batch) if isinstance(x, Tensor))
-    scratch = blocks(plan.scratch_bytes) + tables
+    scratch = blocks(schedule.scratch_bytes) + tables
     return Prediction(weights + copied, state, scratch, 0, max(held, update), used * workspace_bytes)
 
 
@@ -207,16 +208,16 @@ def _stack_bytes(module: nn.Module, targets: list[Target], run: Callable[[], Any
 
 def _engine_peak(
     module: nn.Module, targets: list[Target], run: Callable[[], Any], tensors: list[Tensor]
-) -> tuple[Plan, int]:
-    """The engine's plan, and most bytes that its two forwards hold.
+) -> tuple[Schedule, int]:
+    """The engine's schedule, and most bytes that its two forwards hold.
 
     They advance in turns, unit by unit, so a forward at work stands beside what the other holds where it waits; that
     is the same on every run.
     """
     with fused_attention():
         calls = trace(module, targets, run, lambda w: isinstance(w, Tensor) and w.dim() == 2 and w.shape[1] % 4 == 0)
-    plan = plan_of(targets, calls)
-    starts = {unit.first for unit in plan.units}
+    schedule = schedule_of(targets, calls)
+    starts = {unit.first for unit in schedule.units}
     held, peaks, position = [0], [], 0
     with torch.no_grad(), counting(tensors) as live:
 
@@ -228,7 +229,7 @@ def _engine_peak(
                 live.peak = live.live
             position += 1
 
-        handles = [m.register_forward_pre_hook(before, prepend=True) for m in {call.module for call in plan.calls}]
+        handles = [m.register_forward_pre_hook(before, prepend=True) for m in {call.module for call in schedule.calls}]
         try:
             kept = run()
         finally:
@@ -237,4 +238,4 @@ def _engine_peak(
         peaks.append(live.peak)
         held.append(live.live)
     del kept
-    return plan, max(peak + max(held[s], held[s + 1]) for s, peak in enumerate(peaks))
+    return schedule, max(peak + max(held[s], held[s + 1]) for s, peak in enumerate(peaks))

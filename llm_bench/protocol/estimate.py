@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helene.lab.store import Record
+from helene.methods import ENTRIES
 from llm_bench.models.loading import DTYPES
 from llm_bench.protocol.speed import Model, Speeds, loading_seconds
 from llm_bench.protocol.work import Work, typical
@@ -115,9 +116,8 @@ def step_bytes(config: RunConfig, model: ModelSize) -> int:
     """A first guess at a step's peak, to find the largest run of many; `predict_run` is within a few percent."""
     size = DTYPES[config.dtype].itemsize
     trained = model.parameters if config.tuning == "full" else 0
-    states = {"Helene": 2, "ZOMomentum": 1, "ZOAdam": 2, "ZOAdamW": 2, "ZOLion": 1, "ZOSophia": 2, "ZONewton": 1}
-    states |= {"HiZOO": 1, "Adam": 2, "AdamW": 2, "Lion": 1}
-    state = states.get(methods.get_method(config.method).cls, 0) * 4 * trained
+    states = {entry.cls: entry.state for entry in ENTRIES}
+    state = states[methods.get_method(config.method).cls] * 4 * trained
     tokens = config.batch_size * TYPICAL_TOKENS.get(config.task, 64)
     logits = config.batch_size * model.vocabulary * 4 * 2
     if methods.is_first_order(config.method):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from helene.methods import compared
 from llm_bench.models.tuning import TUNINGS
 from llm_bench.runs import methods
 from llm_bench.runs.natural_step import natural_step_size
@@ -132,7 +133,7 @@ _DECADES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _ROWS = {"sst2": 64, "copa": 32, "rte": 160, "boolq": 256, "squad": 256}  # shorter ones would be more captured steps
 _UNTRAINED = ("zero-shot", "icl", "linear-probe", "bias-only")
 _ALL_TASKS: Mapping[Kind, tuple[str, ...]] = {"masked": task_names("masked")[:6], "causal": task_names("causal")[:9]}
-_COMPARED = ("fo-sgd", "forward-grad", "zo-sgd-mmt", "zo-sgd-cons", "zo-sgd-sign", "zo-adam")
+_TABLE_3 = tuple(entry.name for entry in compared("table 3") if entry.name not in ("mezo", "helene"))
 _PARTS = (  # the cheapest that tell most first, those whose steps cannot be captured last
     *("helene-no-curvature", "helene-scalar-h", "helene-corrected", "helene-no-momentum", "helene-no-anneal"),
     *("helene-floor-3", "helene-floor-2", "helene-floor-0.9", "zo-sgd-mmt", "zo-adam"),
@@ -244,7 +245,7 @@ PRESETS = {
         "paper",
         "The paper's models, tasks and steps.",
         _ALL_TASKS,
-        ("mezo", "helene", "ft-adam", *_COMPARED),
+        ("mezo", "helene", "ft-adam", *_TABLE_3),
         TUNINGS,
         _UNTRAINED,
         _DECADES,

@@ -10,8 +10,10 @@ import numpy as np
 
 from helene.lab import pages
 from helene.lab.store import Record
+from helene.methods import compared
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.tables import CONTROLS, Table, label
+from llm_bench.runs import methods
 
 if TYPE_CHECKING:
     from helene.lab.drawing import Drawing
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
 # Which methods each figure of the paper compares.
 FIGURES = {
     "curves": ("mezo", "helene"),
-    "newton": ("helene", "zo-sophia", "zo-newton", "mezo"),
-    "optimizers": ("mezo", "zo-adam", "zo-adamw", "zo-lion", "helene"),
+    **{name: tuple(entry.name for entry in compared(name)) for name in ("newton", "optimizers")},
     "ablation": (
         "mezo",
         "zo-sgd-mmt",
@@ -73,10 +74,10 @@ def curves(table: Table, kind: str, task: str, axis: str, value: str) -> Drawing
 
 
 def _trained_cells(table: Table) -> list[tuple[Cell, Any]]:
-    """Cells that train, MeZO and HELENE first, so that they have the same colours in all figures."""
-    first = ("mezo", "helene")
+    """Cells that train, in the order of the methods' colours."""
+    colours = {name: method.colour for name, method in methods.METHODS.items()}
     cells = [item for item in table.items() if item[0].method not in CONTROLS]
-    return sorted(cells, key=lambda item: first.index(item[0].method) if item[0].method in first else len(first))
+    return sorted(cells, key=lambda item: (colours[item[0].method] is None, colours[item[0].method] or 0))
 
 
 def _stacked(records: Sequence[Record], axis: str, value: str) -> tuple[list[float], Any] | None:

@@ -1,13 +1,16 @@
-"""The methods by name: which optimizer class, and what the runs must tell it."""
+"""The methods by name, those of `helene.methods` and HELENE with a part changed: what the runs must tell each."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from torch import nn
+
+from helene.methods import ENTRIES, Entry
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class Method:
         needs_horizon: Whether Anneal's T must be given: the run's steps, unless ``fixed`` has it.
         lr_ratio: Its natural step size over MeZO's, by which a common grid is moved: 1 − beta1 for a heavy ball, whose
             momentum sums 1 / (1 − beta1) gradients.
+        colour: See `helene.methods.Entry`.
     """
 
     name: str
@@ -32,31 +36,22 @@ class Method:
     needs_batch_size: bool = False
     needs_horizon: bool = False
     lr_ratio: float = 1.0
+    colour: int | None = None
 
 
 def _helene(name: str, label: str, lr_ratio: float = 0.1, **fixed: Any) -> Method:
     return Method(name, label, "Helene", fixed, fixed.get("curvature") != "none", True, lr_ratio)
 
 
+def _of(entry: Entry) -> Method:
+    needs_batch_size, needs_horizon = "batch_size" in entry.needs, "anneal_horizon" in entry.needs
+    return Method(
+        entry.name, entry.label, entry.cls, entry.fixed, needs_batch_size, needs_horizon, entry.lr_ratio, entry.colour
+    )
+
+
 _ALL = (
-    Method("mezo", "MeZO", "MeZO"),
-    _helene("helene", "HELENE"),
-    Method("zo-sgd-mmt", "ZO-SGD-MMT", "ZOMomentum", lr_ratio=0.1),
-    Method("zo-sgd-cons", "ZO-SGD-Cons", "ZOConservative"),
-    Method("zo-sgd-sign", "ZO-SGD-Sign", "ZOSign", lr_ratio=3.0),
-    Method("zo-scalar-sign", "ZO-SGD, sign of the scalar", "ZOScalarSign"),
-    Method("zo-adam", "ZO-Adam", "ZOAdam", lr_ratio=3.0),
-    Method("zo-adamw", "ZO-AdamW", "ZOAdamW", lr_ratio=3.0),
-    Method("zo-lion", "ZO-Lion", "ZOLion"),
-    Method("zo-sophia", "ZO-Sophia", "ZOSophia", needs_batch_size=True),
-    Method("zo-newton", "ZO-Newton", "ZONewton", needs_batch_size=True),
-    Method("forward-grad", "Forward-Grad", "ForwardGrad"),
-    Method("hizoo", "HiZOO", "HiZOO"),
-    Method("fzoo", "FZOO", "FZOO", lr_ratio=50.0),
-    Method("ft-adam", "FT (Adam)", "Adam", lr_ratio=10.0),
-    Method("fo-sgd", "FO-SGD", "SGD", lr_ratio=1000.0),
-    Method("fo-adamw", "AdamW", "AdamW", lr_ratio=10.0),
-    Method("fo-lion", "Lion", "Lion", lr_ratio=1.0),
+    *(_of(entry) for entry in ENTRIES),
     # HELENE's parts, one left out or changed at a time, and what a gain must not be explained by.
     _helene("helene-no-curvature", "HELENE, h = 0 (floor alone)", curvature="none"),
     _helene("helene-no-anneal", "HELENE without anneal", anneal_horizon=math.inf),
@@ -157,20 +152,32 @@ def build(name: str, module: nn.Module, hyper: Mapping[str, Any], *, seed: int, 
         raise ValueError(f"method {name!r}: {err}") from err
 
 
-def floor_rule(text: str) -> Any:
-    """A rule of `helene.floors` from its name and number, such as ``quantile:0.9``, ``mean:1`` or ``radius:0.1``.
+FLOORS = {"quantile": "QuantileFloor", "mean": "MeanFloor", "radius": "RadiusFloor"}
+
+
+def parse_floor(text: str) -> tuple[str, float]:
+    """Name and number of a floor that is a rule, such as ``quantile:0.9``, ``mean:1`` or ``radius:0.1``.
 
     Raises:
         ValueError: If there is no such rule, or no number.
     """
+    name, _, value = text.partition(":")
+    with suppress(ValueError):
+        if name in FLOORS:
+            return name, float(value)
+    raise ValueError(f"floor must be a number or one of {', '.join(FLOORS)} with a number, got {text!r}")
+
+
+def floor_rule(text: str) -> Any:
+    """The rule of `helene.floors` that the text names.
+
+    Raises:
+        ValueError: As `parse_floor`, or if the number is out of its range.
+    """
     from helene import floors
 
-    rules = {"quantile": floors.QuantileFloor, "mean": floors.MeanFloor, "radius": floors.RadiusFloor}
-    name, _, value = text.partition(":")
-    try:
-        return rules[name](float(value))
-    except (KeyError, ValueError) as err:
-        raise ValueError(f"floor must be a number or one of {', '.join(rules)} with a number, got {text!r}") from err
+    name, value = parse_floor(text)
+    return getattr(floors, FLOORS[name])(value)
 
 
 def _class(method: Method) -> Any:

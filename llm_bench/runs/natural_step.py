@@ -113,12 +113,11 @@ def _floor(floor: float | str, scale: float, dimension: int) -> float:
     """The value of a floor, a rule by name too, where h = scale z²."""
     if not isinstance(floor, str):
         return float(floor)
-    name, _, value = floor.partition(":")
+    name, value = methods.parse_floor(floor)
     if name == "mean":
-        return float(value) * scale
+        return value * scale
     if name != "quantile":
         raise ValueError(
             f"the natural step size with floor {floor!r} is not known; give a number, mean:X or quantile:Q"
         )
-    share = float(value)
-    return scale * (largest_square(dimension) if share == 1.0 else _NORMAL.inv_cdf((1.0 + share) / 2.0) ** 2)
+    return scale * (largest_square(dimension) if value == 1.0 else _NORMAL.inv_cdf((1.0 + value) / 2.0) ** 2)

@@ -9,28 +9,9 @@ from typing import Any
 
 from helene.lab.fits import Cells
 from helene.lab.records import Record, config_key
-from synthetic.design import CONTROLS, Design, PlannedCell, control_config, trials
+from synthetic.design import CONTROLS, Design, PlannedCell, control_config, known, trials
 
-TITLES = {
-    "helene": "HELENE",
-    "mezo": "MeZO",
-    "per_layer": "one direction per layer",
-    "heavy_ball": "heavy-ball MeZO",
-    "helene_mean": "HELENE, h replaced by its mean",
-    "helene_shuffled": "HELENE, h shuffled",
-    "helene_layer_floors": "HELENE, floor per layer",
-    "mezo_layer_steps": "MeZO, step size per layer",
-    "mezo_growing": "MeZO, growing step size",
-    "zo_sophia": "ZO-Sophia",
-    "zo_adam": "ZO-Adam",
-    "per_layer_in_turn": "one layer in turn",
-    "theorem": "theorem's update",
-    "theorem_one_clip": "theorem's update, one clip",
-    "theorem_tuned_clip": "theorem's update, tuned clip",
-    "diagonal_floor": "exact diagonal, floored",
-    "diagonal_clip": "exact diagonal, update clipped",
-    "gradient_descent": "gradient descent",
-}
+TITLES = {name: method.title for name, method in known().items()}
 FAMILIES = {
     "quadratic": "quadratics",
     "log_cosh": "log-cosh losses",

@@ -3,42 +3,54 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import helene
 from helene import functional
-from helene.rules import AdamWRule, SophiaRule
+from helene.methods import Entry
+from helene.rules import CurvatureRule, Rule, SophiaRule
 from helene.rules.curved import SophiaState
-from helene.rules.plain import AdamState
 from synthetic.methods.base import Given, Scale, Signal, State, Trial
 from synthetic.methods.zeroth import MeZO, OneDirectionPerLayer, shared
 from synthetic.problems.base import Problem
 
 
-class ZOAdam(MeZO):
-    """Adam on the SPSA gradient."""
+class Simulated(MeZO):
+    """An optimizer of `helene.methods` along the SPSA gradient, by its rule: lr in natural units, the rest as it is."""
 
-    name = "zo_adam"
     commutes_with_turns = False
-    unchanged = ("beta1", "beta2", "denominator_eps")  # settings that are absolute in a trial already
+
+    def __init__(self, entry: Entry) -> None:
+        self.name, self._unit_step = entry.grid_name, entry.unit_step
+        self._rule: type[Rule] = getattr(helene, entry.cls).RULE
+        kinds = {field.name: type(field.default) for field in fields(self._rule)}
+        assert entry.scaling is not None
+        self._kinds: dict[str, Any] = {name: kinds[name] for name in entry.scaling.space if name != "log2_q"}
 
     def settings(self, trial: Trial, scale: Scale, problem: Problem) -> dict[str, float | Tensor]:
-        """See `Method`: lr = q ‖g_0‖ / (tr H + 2 λ_max), for √v starts near ‖g_0‖."""
-        size = math.sqrt(scale.curvature)
-        return {"lr": trial["q"] * size / scale.trace, **{name: trial[name] for name in self.unchanged}}
+        """See `Method`: lr = q / (tr H + 2 λ_max), times ‖g_0‖ where a step is about lr whatever the loss."""
+        size = math.sqrt(scale.curvature) if self._unit_step else 1.0
+        return {"lr": trial["q"] * size / scale.trace, **{name: trial[name] for name in self._kinds}}
 
     def start(self, x: Tensor) -> State:
         """See `Method`."""
-        return {"m": torch.zeros_like(x), "v": torch.zeros_like(x)}
+        rule = self._rule
+        return {name: torch.full_like(x, rule.INITIAL.get(name, 0.0)) for name in rule.State._fields}
 
     def move(self, x: Tensor, state: State, signal: Signal, given: Given) -> Tensor:
         """See `Method`."""
-        settings: Any = {name: shared(given, name) for name in ("beta1", "beta2", "denominator_eps")}
-        rule = AdamWRule(lr=given["lr"], **settings)
-        x, kept = rule.update(signal.step, x, signal.c * signal.z, AdamState(state["m"], state["v"]))
-        state["m"], state["v"] = kept
+        settings: Any = {
+            name: value if isinstance(value := given[name], Tensor) else kind(value)
+            for name, kind in self._kinds.items()
+        }
+        rule, g = self._rule(lr=given["lr"], **settings), signal.c * signal.z
+        estimate = rule.estimate(signal.step, g) if isinstance(rule, CurvatureRule) else None
+        x, kept = rule.update(signal.step, x, g, rule.State(**state), estimate)
+        state.update(kept._asdict())
         return x
 
 

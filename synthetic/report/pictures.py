@@ -10,11 +10,10 @@ from helene.lab.figures import Drawing, ScalingSeries, scaling_figure
 from synthetic.analysis.least_steps import least_line
 from synthetic.analysis.results import FAMILIES
 from synthetic.analysis.verdicts import Analysed
-from synthetic.design import FIRST_ORDER, TARGETS
+from synthetic.design import FIRST_ORDER, TARGETS, known
 from synthetic.report.words import at
 
 Pictures = dict[tuple[str, str], list[tuple[str, Drawing, str]]]
-_DRAWN = ("helene", "mezo", "per_layer", "heavy_ball", *FIRST_ORDER)
 _SETTINGS = ("k ", "beta", "low floors")  # variants that differ from the plain method in one setting alone
 
 
@@ -23,7 +22,7 @@ def pictures_of(analysed: Sequence[Analysed]) -> Pictures:
     out: Pictures = {}
     for family, start in dict.fromkeys((a.series.family, a.series.start) for a in analysed):
         rows = [a for a in analysed if at(a, family, start) and not a.series.borrowed]
-        rows = [a for a in rows if a.series.method in _DRAWN and not a.series.variant.startswith(_SETTINGS)]
+        rows = [a for a in rows if known()[a.series.method].drawn and not a.series.variant.startswith(_SETTINGS)]
         zeroth = [a for a in rows if a.series.method not in FIRST_ORDER]
         first = [a for a in rows if a.series.method in FIRST_ORDER]
         title = FAMILIES.get(family, family)

@@ -152,7 +152,7 @@ def _engine(net: nn.Module) -> Any:
     return Engine(net, optimizer, loss=lambda model, _: loss(model), scratch_bytes=1 << 12, unit_bytes=1)  # takes turns
 
 
-SLICE = 1 if "HELENE_DEEP" in os.environ else 3  # one place in so many; all of them by ``make kills``
+SLICE = 1 if "HELENE_DEEP" in os.environ else 6  # one place in so many; all of them by ``make kills``
 
 CASES: dict[str, tuple[Build, torch.dtype, Callable[[str], bool]]] = {
     "model": (lambda net: helene.MeZO(net.named_parameters(), 1e-2, model=net), torch.float32, ours_and_contexts),

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from helene import noise
+from helene.noise import numpy_generator, torch_generator
 
 ZERO, ONES, PI = (0, 0, 0, 0), (2**32 - 1,) * 4, (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)
 
 
 def philox(counter, key, rounds):
-    a, b = noise._philox(*(np.array([word], np.uint64) for word in counter), key[0] | key[1] << 32, rounds)
+    a, b = numpy_generator._philox(*(np.array([word], np.uint64) for word in counter), key[0] | key[1] << 32, rounds)
     return [int(word) for packed in (a[0], b[0]) for word in (packed >> np.uint64(32), packed & np.uint64(2**32 - 1))]
 
 
@@ -67,7 +68,7 @@ def test_any_chunking_gives_the_same_bits(start, count, seed, step):
 
 
 def test_chunks_of_the_workspace_join():
-    n = 4 * noise._CHUNK + 5
+    n = 4 * numpy_generator._CHUNK + 5
     z = noise.normal(1, 2, 0, 3, 0, n)
     assert torch.equal(z[-9:], noise.normal(1, 2, 0, 3, n - 9, 9))
 
@@ -87,11 +88,20 @@ def test_normals_are_box_muller_within_the_bound():
     assert error.max() <= 8 * 2.0**-24
 
 
+def test_the_generator_in_torch_has_the_same_integers_and_normals():
+    key = (2**63 + 12345, 2**31 + 7, 5, 2**47 + 99, 5, 4096)
+    words = torch_generator.words(*key, torch.device("cpu"), noise.ROUNDS)
+    assert np.array_equal(words.numpy().view(np.uint32), noise.integers(*key))
+    expected = noise.normal(*key)
+    error = (torch_generator.normal(*key, torch.device("cpu"), noise.ROUNDS) - expected).abs()
+    assert (error / expected.abs().clamp_min(1.0)).max() <= 8 * 2.0**-24
+
+
 def test_extreme_words_give_finite_normals():
     zeros, ones = np.zeros(1, np.uint64), np.full(1, 2**64 - 1, np.uint64)
     for a in (zeros, ones):
         out = np.empty((1, 4), np.float32)
-        noise._box_muller(a, a, out, noise._Workspace(1))
+        numpy_generator._box_muller(a, a, out, numpy_generator._Workspace(1))
         assert np.isfinite(out).all()
         assert abs(out).max() <= 6.77  # sqrt(2 · 33 · ln 2)
 
@@ -141,13 +151,13 @@ def avalanche(rounds: int) -> float:
     state[2] %= np.uint64(1 << 10)
     state[3] %= np.uint64(4)
     worst = 0.0
-    before = noise._philox(*state, 12345, rounds)
+    before = numpy_generator._philox(*state, 12345, rounds)
     before = [x.copy() for x in before]
     for word in range(4):
         for bit in range(32):
             flipped = [x.copy() for x in state]
             flipped[word] ^= np.uint64(1 << bit)
-            after = noise._philox(*flipped, 12345, rounds)
+            after = numpy_generator._philox(*flipped, 12345, rounds)
             for x, y in zip(before, after, strict=True):
                 bits = np.unpackbits((x ^ y).view(np.uint8)).reshape(samples, 64)
                 worst = max(worst, float(abs(bits.sum(0) - samples / 2).max() / np.sqrt(samples / 4)))

@@ -119,7 +119,7 @@ def test_shapes_change_and_buckets_join_them() -> None:
         batch["attention_mask"] = torch.ones_like(batch["ids"])
         assert torch.isfinite(engine.step(batch))
     assert engine.mode == "graph"
-    assert len(engine._steps.shapes) == 2
+    assert len(engine.schedules) == 2
     with pytest.raises(ValueError, match="above the largest bucket 16"):
         engine.step({"ids": torch.zeros(1, 17).long(), "attention_mask": torch.ones(1, 17)})
 

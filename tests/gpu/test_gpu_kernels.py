@@ -10,8 +10,8 @@ import torch
 from kernel_updates import by_kernels, by_torch, with_state
 
 from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, kernels, noise
-from helene.kernels import torch_noise
 from helene.kernels.tiles import Piece, Tiles
+from helene.noise import torch_generator
 
 pytestmark = pytest.mark.gpu
 
@@ -28,7 +28,7 @@ def test_integers_are_numpys(device: torch.device, rounds: int, start: int, coun
     got = launch.fill(*KEY, start, count, device, raw=True, rounds=rounds).cpu().numpy().view(np.uint32)
     expected = noise.integers(*KEY, start, count, rounds)
     assert np.array_equal(got, expected)
-    slow = torch_noise.words(*KEY, start, count, device, rounds).cpu().numpy().astype(np.uint32)
+    slow = torch_generator.words(*KEY, start, count, device, rounds).cpu().numpy().view(np.uint32)
     assert np.array_equal(slow, expected)
 
 
@@ -40,7 +40,7 @@ def test_normals_are_within_the_designs_bound(device: torch.device) -> None:
     for bound, got in (
         (FAST_BOUND, noise.normal(*KEY, 3, 1 << 22, device)),
         (BOUND, launch.fill(*KEY, 3, 1 << 22, device, fast=False)),
-        (BOUND, torch_noise.normal(*KEY, 3, 1 << 22, device, noise.ROUNDS)),
+        (BOUND, torch_generator.normal(*KEY, 3, 1 << 22, device, noise.ROUNDS)),
     ):
         error = ((got.cpu() - expected).abs() / expected.abs().clamp_min(1.0)).max().item()
         assert error <= bound, f"{error * 2**24} units of 2^-24"

@@ -23,17 +23,16 @@ from helene.engine import Engine
 STEPS = 4
 
 
-def _engine(model: nn.Module, loss: Callable[..., Any] = loss, *, direct: bool = False) -> Engine:
-    """An engine; ``direct`` goes the way of a captured step as far as that goes without a GPU and its kernels."""
+def _engine(model: nn.Module, loss: Callable[..., Any] = loss, *, repeat: bool = False) -> Engine:
+    """An engine; ``repeat`` goes the way of a captured step as far as that goes without a GPU and its kernels."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     optimizer: Any = MeZO(named, lr=1e-2, seed=5, model=model)
-    if direct:
+    if repeat:
         optimizer = ZONewton(named, lr=1e-6, batch_size=4, denominator_eps=1.0, seed=5, model=model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        engine = Engine(model, optimizer, loss, scratch_bytes=1 << 15, unit_bytes=3000)
-    engine._direct = direct
-    return engine
+        ring = {"scratch_bytes": 1 << 15, "unit_bytes": 3000}
+        return Engine(model, optimizer, loss, capture="repeat" if repeat else True, **ring)
 
 
 def _check(model: nn.Module, losses: list[Callable[..., Any]], batches: list[Any] | None = None) -> Engine:
@@ -263,7 +262,7 @@ def test_adapters_merged_before_the_first_step_are_refused() -> None:
 def test_adapters_merged_at_a_later_step_are_refused() -> None:
     """Also where a graph would replay the adapters that are merged: its shapes are forgotten first."""
     model = _with_adapters()
-    engine = _engine(model, direct=True)
+    engine = _engine(model, repeat=True)
     for _ in range(3):
         engine.step(batch_of(0))
     assert engine.mode == "graph"
@@ -280,7 +279,7 @@ def test_a_model_that_changes_after_the_capture_is_captured_again(change: str) -
     model.register_buffer("shift", torch.zeros(1))
     model.head = nn.Linear(16, 100)
     model.head.requires_grad_(False)
-    engine = _engine(model, direct=True)
+    engine = _engine(model, repeat=True)
     for _ in range(3):
         engine.step(batch_of(0))
     assert engine.mode == "graph"

@@ -1,4 +1,4 @@
-"""The engine without a GPU: plans, turns and copies give the trajectory of optimizer.step, bit for bit."""
+"""The engine without a GPU: schedules, turns and copies give the trajectory of optimizer.step, bit for bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helene import Helene, MeZO, ZOAdam, ZOConservative, ZONewton
 from helene.directions import Target
 from helene.engine import Engine
 from helene.engine.batches import Layout, pad_to_bucket
-from helene.engine.plan import Call, make_plan, trace
+from helene.engine.schedule import Call, make_schedule, trace
 
 RINGS: list[dict[str, Any]] = [
     {},
@@ -164,16 +164,16 @@ def test_no_unit_overwrites_one_that_may_still_be_read(ring: int | None, unit: i
     model = TiedModel(depth=5)
     targets = _targets(model)
     calls = trace(model, targets, lambda: loss(model, batch_of(0)), lambda weight: False)
-    plan = make_plan(targets, calls, {0}, unit, ring)
-    for u, later in enumerate(plan.units):
+    schedule = make_schedule(targets, calls, {0}, unit, ring)
+    for u, later in enumerate(schedule.units):
         end = later.start + (2 if later.together else 1) * later.size
-        assert end <= plan.ring_bytes
+        assert end <= schedule.ring_bytes
         assert later.after < u
-        for v, earlier in enumerate(plan.units[:u]):
+        for v, earlier in enumerate(schedule.units[:u]):
             stop = earlier.start + (2 if earlier.together else 1) * earlier.size
             if earlier.start < end and later.start < stop:
                 assert v <= later.after
-    copied = [i for unit_ in plan.units for i in unit_.owned]
+    copied = [i for unit_ in schedule.units for i in unit_.owned]
     assert set(copied) | {0} | {i for i, t in enumerate(targets) if t.name == "scale"} == set(range(len(targets)))
 
 
@@ -181,7 +181,7 @@ def test_a_ring_that_is_too_small_is_refused() -> None:
     model = nn.Linear(100, 100)
     calls = [Call(model, (0, 1))]
     with pytest.raises(ValueError, match="must be at least 40704, the largest copy, got 1000"):
-        make_plan(_targets(model), calls, set(), 1 << 20, 1000)
+        make_schedule(_targets(model), calls, set(), 1 << 20, 1000)
 
 
 def test_only_lookups_are_read_by_rows() -> None:

@@ -32,14 +32,14 @@ VOCABULARY = 40  # a program of the interpreter takes milliseconds, so everythin
 
 
 def _trajectory(
-    model: Any, cls: Any, engine: dict[str, Any] | None, direct: bool, options: dict[str, Any]
+    model: Any, cls: Any, engine: dict[str, Any] | None, repeat: bool, options: dict[str, Any]
 ) -> tuple[list[float], list[torch.Tensor], Any]:
     optimizer = cls(model.named_parameters(), lr=1e-3, seed=5, model=model, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = None if engine is None else Engine(model, optimizer, loss, **engine)
-        if made is not None:
-            made._direct = direct
+        made = (
+            None if engine is None else Engine(model, optimizer, loss, capture="repeat" if repeat else True, **engine)
+        )
         losses = []
         for step in range(STEPS):
             batch = batch_of(step, 2, 5, VOCABULARY)
@@ -75,7 +75,7 @@ EIGHT_BIT = {"anneal_horizon": 100, "batch_size": 4, "interval": 2, "state_dtype
 
 
 @pytest.mark.parametrize(
-    ("cls", "options", "engine", "direct"),
+    ("cls", "options", "engine", "repeat"),
     [
         (MeZO, {}, RING, False),
         (MeZO, {}, RING, True),
@@ -84,16 +84,16 @@ EIGHT_BIT = {"anneal_horizon": 100, "batch_size": 4, "interval": 2, "state_dtype
     ],
 )
 def test_the_trajectory_is_that_of_optimizer_step(
-    cls: Any, options: dict[str, Any], engine: dict[str, Any], direct: bool, monkeypatch: pytest.MonkeyPatch
+    cls: Any, options: dict[str, Any], engine: dict[str, Any], repeat: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = [_small(), _small()]
     expected, weights, _ = _trajectory(models[0], cls, None, False, options)
     monkeypatch.setenv(VARIABLE, "triton")
-    got, mine, made = _trajectory(models[1], cls, engine, direct, options)
-    assert made._setting.fused
-    assert made.mode == ("graph" if direct else "eager")
+    got, mine, made = _trajectory(models[1], cls, engine, repeat, options)
+    assert made.fused
+    assert made.mode == ("graph" if repeat else "eager")
     if engine:
-        calls = next(iter(made._steps.shapes.values()))._copies.plan.calls
+        calls = made.schedules[0].calls
         assert [call.rows for call in calls if call.module is models[1].embed] == [True]
     assert got == pytest.approx(expected, rel=1e-4)
     for a, b in zip(mine, weights, strict=True):
@@ -106,8 +106,8 @@ def test_learning_rate_zero_moves_no_bit(monkeypatch: pytest.MonkeyPatch) -> Non
     kept = {name: value.clone() for name, value in model.state_dict().items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        engine = Engine(model, MeZO(model.named_parameters(), lr=0.0, model=model), loss, **RING)
-    engine._direct = True
+        optimizer = MeZO(model.named_parameters(), lr=0.0, model=model)
+        engine = Engine(model, optimizer, loss, capture="repeat", **RING)
     for step in range(STEPS):
         engine.step(batch_of(step, 2, 5, VOCABULARY))
     assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())

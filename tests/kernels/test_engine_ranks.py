@@ -163,7 +163,7 @@ def _rank(rank: int, port: int, results: Any) -> None:
 @pytest.fixture(scope="module")
 def found() -> Iterator[dict[tuple[int, str], Any]]:
     """What each rank had to say, by rank and part."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])

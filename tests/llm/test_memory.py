@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from llm_bench.cost import memory_row, memory_sweep
 from llm_bench.models import live_bytes, step_memory
 from llm_bench.models.shapes import build, language_loss, random_batch
 from llm_bench.report import memory_page
-from llm_bench.runs.methods import METHODS
+from llm_bench.runs.methods import METHODS, is_first_order
 from llm_bench.runs.methods import build as build_optimizer
 
 RECORDS = Path(step_memory.__file__).parents[1] / "records"
@@ -102,7 +103,7 @@ def test_every_method_can_be_predicted() -> None:
             return build_optimizer(name, holder, {"lr": 1e-3}, seed=0, batch_size=2, steps=9)
 
         found = step_memory.predict(module, language_loss, batch, factory)
-        assert (found.gradients > 0) == (name in ("ft-adam", "fo-sgd", "fo-adamw", "fo-lion", "helene-backprop"))
+        assert (found.gradients > 0) == (is_first_order(name) or name == "helene-backprop")
 
 
 def test_checkpointing_is_seen_where_activations_weigh() -> None:
@@ -150,7 +151,7 @@ def test_recorded_rows_are_predicted_within_five_percent(path: Path) -> None:
     for row in rows:
         peak, config = row["result"]["peak_bytes"], row["config"]
         assert row["result"]["predicted_bytes"]["total"] == pytest.approx(peak, rel=0.05), config
-    quick = [row for row in rows if row["config"]["model"] == "opt-1.3b"]
+    quick = [row for row in rows if row["config"]["model"] == "opt-1.3b"][:: 1 if "HELENE_DEEP" in os.environ else 4]
     for row in quick:
         names = ("name", "method", "tuning", "dtype", "state_dtype", "checkpointing")
         made = memory_row.MemoryRow(**{name: row["config"][name] for name in names})

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import subprocess
-import sys
+import socket
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
+from helene import cli as helene_cli
 from llm_bench.cost import parallel
+from llm_bench.models import shapes
 
 
-def test_two_processes_make_the_trajectories_of_one(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "llm_bench.cli", "measure", "parallel", "--device", "cpu", "--out", str(tmp_path)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+def _rank(rank: int, port: int, out: Path) -> None:
+    os.environ |= {"LOCAL_RANK": str(rank), "RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    warnings.simplefilter("ignore")  # there is no CUDA device
+    raise SystemExit(helene_cli.main(["llm", "measure", "parallel", "--device", "cpu", "--out", str(out)]))
+
+
+def test_two_processes_make_the_trajectories_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapes, "VOCABULARY", 600)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("fork")  # what is imported need not be imported twice more
+    ranks = [context.Process(target=_rank, args=(rank, port, tmp_path)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(300)
+    assert [process.exitcode for process in ranks] == [0, 0]
     lines = [json.loads(line) for line in (tmp_path / "parallel.jsonl").read_text().splitlines()]
     found = {line["config"]["part"]: line["result"] for line in lines if "config" in line}
     assert set(found) == {"data parallel", "sharded", "spread"}
@@ -32,8 +46,9 @@ def test_two_processes_make_the_trajectories_of_one(tmp_path: Path) -> None:
     assert found["sharded"]["same"]
 
 
-def test_another_direction_is_told_from_rounding() -> None:
+def test_another_direction_is_told_from_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: one step's c or z off, and a trajectory that was not made at all."""
+    monkeypatch.setattr(shapes, "VOCABULARY", 600)
     device = torch.device("cpu")
     expected = parallel._alone(
         parallel.build("opt-tiny", torch.float32, "cpu"), parallel.whole_batch(1, device), device
@@ -49,9 +64,10 @@ def test_another_direction_is_told_from_rounding() -> None:
 
 
 @pytest.mark.parametrize("engine", [False, True])
-def test_hooks_of_device_placement_change_nothing(engine: bool) -> None:
+def test_hooks_of_device_placement_change_nothing(engine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """accelerate's hooks, as ``device_map`` sets them, on the one device there is: a trajectory to the bit."""
     accelerate = pytest.importorskip("accelerate")
+    monkeypatch.setattr(shapes, "VOCABULARY", 600)
     from helene import MeZO
     from helene.engine import Engine
 

@@ -1,9 +1,9 @@
-"""The table of the contract: methods and targets. A new method is tested by adding one line."""
+"""The contract's methods, an entry of `helene.methods` each, and its targets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,67 +12,28 @@ from torch.nn import functional as F
 
 import helene
 from helene.lab.transformer import TinyTransformer, TransformerConfig
+from helene.methods import ENTRIES, Entry
+from helene.optimizers.base import Base
+from helene.optimizers.zeroth import ZerothOrder
 from helene.plan import names
 
 
-@dataclass(frozen=True)
 class Method:
-    """A class and the arguments that make it work on targets of unit scale.
+    """A class and the arguments that make it work on targets of unit scale."""
 
-    Attributes:
-        step: "slope" if a step is lr times a gradient, "unit" if it is about lr whatever the loss.
-        momentum: The argument that switches momentum off at 0.
-        coupled: Whether weight decay is part of the gradient and shows.
-        gain: Bound on |d step / d c| in units of lr |z|, with the arguments of `flat`.
-        flat: Arguments that make that bound hold.
-    """
-
-    name: str
-    step: str = "slope"
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    momentum: str | None = None
-    coupled: bool = False
-    gain: float = 1.0
-    flat: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def cls(self) -> type[helene.optimizers.base.Base]:
-        return getattr(helene, self.name)
-
-    @property
-    def zeroth_order(self) -> bool:
-        return issubclass(self.cls, helene.optimizers.zeroth.ZerothOrder)
+    def __init__(self, entry: Entry) -> None:
+        self.entry, self.name, self.contract = entry, entry.cls, entry.contract
+        self.cls: type[Base] = getattr(helene, entry.cls)
+        self.zeroth_order = issubclass(self.cls, ZerothOrder)
 
     def build(self, params: Any, lr: float, **more: Any) -> Any:
-        options = {**self.kwargs, **more}
+        options = {**self.entry.fixed, **self.contract.arguments, **more}
         known = (*names(self.cls.PROBING), *(["model"] if self.zeroth_order else []))
         options = {k: v for k, v in options.items() if k in known or k not in ("eps", "model")}
         return self.cls(params, lr, **options)
 
 
-CURVED = {"batch_size": 4, "interval": 3}
-DAMPED = {"denominator_eps": 1.0}
-METHODS = [
-    Method("Helene", kwargs={"anneal_horizon": 50, "beta1": 0.5, **CURVED}, momentum="beta1"),
-    Method("MeZO"),
-    Method("ZOMomentum", kwargs={"momentum": 0.5}, momentum="momentum"),
-    Method("ZOConservative"),
-    Method("ZOSign", "unit", gain=0.0),
-    Method("ZOScalarSign", "unit", gain=0.0),
-    Method("ZOAdam", "unit", {"beta2": 0.9}, momentum="beta1", coupled=True, flat=DAMPED),
-    Method("ZOAdamW", "unit", {"beta2": 0.9}, momentum="beta1", flat=DAMPED),
-    Method("ZOLion", "unit", {"beta2": 0.5}, momentum="beta1", gain=0.0),
-    Method("ZOSophia", "unit", {"beta1": 0.5, **CURVED}, momentum="beta1", flat=DAMPED),
-    Method("ZONewton", kwargs={**CURVED, **DAMPED}),
-    Method("ForwardGrad"),
-    Method("HiZOO", kwargs={"smooth": 1e-3}),
-    Method("FZOO", "unit", {"num_directions": 3}, gain=100.0),
-    Method("SGD", kwargs={"momentum": 0.5}, momentum="momentum", coupled=True, gain=0.0),
-    Method("Adam", "unit", {"beta2": 0.9}, momentum="beta1", coupled=True, gain=0.0),
-    Method("AdamW", "unit", {"beta2": 0.9}, momentum="beta1", gain=0.0),
-    Method("Lion", "unit", {"beta2": 0.5}, momentum="beta1", gain=0.0),
-    Method("SophiaG", "unit", {"curvature": "backprop", "beta1": 0.5, **CURVED}, momentum="beta1", gain=0.0),
-]
+METHODS = [Method(entry) for entry in ENTRIES]
 
 
 @dataclass
@@ -96,7 +57,7 @@ class Target:
         return loss
 
     def lr(self, method: Method) -> float:
-        return self.slope if method.step == "slope" else self.unit
+        return self.unit if method.entry.unit_step else self.slope
 
     def bits(self) -> list[torch.Tensor]:
         return [p.detach().clone() for p in self.model.parameters()]

@@ -155,12 +155,12 @@ def test_a_constant_in_the_loss_changes_a_step_by_rounding_only(method):
     for constant in (0.0, offset):
         target = quadratic(torch.float64)
         before = torch.cat(target.bits())
-        optimizer = method.build(target.model.named_parameters(), 0.1, eps=1e-2, **method.flat)
+        optimizer = method.build(target.model.named_parameters(), 0.1, eps=1e-2, **method.contract.flat)
         optimizer.step(lambda target=target, constant=constant: target.loss() + constant)
         steps.append(torch.cat(target.bits()) - before)
     slope = 4 * 2.0**-53 * (offset + 10) / (2 * 1e-2)
     largest_z = 7.0
-    assert (steps[0] - steps[1]).abs().max() <= method.gain * 0.1 * largest_z * slope + 2.0**-52
+    assert (steps[0] - steps[1]).abs().max() <= method.contract.gain * 0.1 * largest_z * slope + 2.0**-52
     assert steps[0].abs().max() > 1e-6
 
 
@@ -181,11 +181,13 @@ def test_named_layers_may_be_reordered(method):
 @all_methods
 def test_momentum_and_decay(method):
     """Momentum changes the trajectory. Without a gradient, decoupled decay shrinks theta by (1 − lr wd) a step."""
-    if method.momentum:
+    if method.contract.momentum:
         ends = []
         for value in (0.0, 0.7):
             target = quadratic(torch.float64)
-            optimizer = method.build(target.model.named_parameters(), 0.3, eps=1e-2, **{method.momentum: value})
+            optimizer = method.build(
+                target.model.named_parameters(), 0.3, eps=1e-2, **{method.contract.momentum: value}
+            )
             for _ in range(8):
                 optimizer.step(target.loss)
             ends.append(torch.cat([p.reshape(-1) for p in target.bits()]))
@@ -196,7 +198,7 @@ def test_momentum_and_decay(method):
     for _ in range(3):
         optimizer.step(lambda: 0.0 * (target.model.a.sum() + target.model.b.sum()) + 3.0)
     shrunk = abs(target.model.a.item() - start * (1 - 0.1 * 0.2) ** 3) <= 1e-14
-    assert shrunk != method.coupled
+    assert shrunk != method.contract.coupled
 
 
 def test_every_pair_of_methods_differs():

@@ -41,8 +41,8 @@ def test_bytes_are_as_predicted(method, options, dtype, state_dtype):
 
 def test_state_bytes():
     """8 bit: 1 byte and a float32 scale for 256 elements, so that two states take 2.03 bytes a parameter."""
-    assert costs.state_bytes_per_parameter(2, "8bit") == 2 * (1 + 4 / 256)
-    assert costs.state_bytes_per_parameter(2, "bfloat16") == 4
+    assert precision.state_bytes(precision.BLOCK, "8bit") == 256 * (1 + 4 / 256)
+    assert precision.state_bytes(precision.BLOCK, "bfloat16") == 2 * 256
     assert precision.state_bytes(257, "8bit") == 257 + 8
     assert precision.state_bytes(10, "float32", 8) == 80
 

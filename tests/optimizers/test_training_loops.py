@@ -36,7 +36,7 @@ def test_micro_batches_are_the_whole_batch(method):
 
         whole = {"x": x, "y": y}
         batches = [{"x": x[s], "y": y[s]} for s in (slice(0, 3), slice(3, 6), slice(6, 7))] if parts else [whole]
-        optimizer = method.build(model.named_parameters(), 0.01, eps=1e-2, model=model, **method.flat)
+        optimizer = method.build(model.named_parameters(), 0.01, eps=1e-2, model=model, **method.contract.flat)
         for _ in range(5):
             optimizer.step(helene.microbatches(loss, batches))
         ends.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))

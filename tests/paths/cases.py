@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 import helene
+from helene.methods import ENTRIES
+from helene.optimizers.first import FirstOrder
 from tests.paths import models
 
 STEPS = 12
@@ -66,7 +68,7 @@ class Case:
 
     @property
     def first_order(self) -> bool:
-        return self.method in ("SGD", "Adam", "AdamW", "Lion", "SophiaG")
+        return issubclass(getattr(helene, self.method), FirstOrder)
 
     @property
     def asked(self) -> set[str]:
@@ -90,8 +92,7 @@ class Case:
         return str(later[-1] if later else found)
 
 
-REQUIRED = {"Helene": {"anneal_horizon": 6.0, "batch_size": 8}, "ZOSophia": {"batch_size": 8}}
-REQUIRED |= {"ZONewton": {"batch_size": 8}}
+REQUIRED = {e.cls: e.arguments(anneal_horizon=6.0, batch_size=8) for e in ENTRIES if not e.fixed}
 
 
 def make_model(case: Case, device: str = "cpu") -> nn.Module:

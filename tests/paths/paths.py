@@ -192,7 +192,7 @@ def kernels_replay(case: Case, device: str = "cpu") -> Run:
 
 def kernels_engine(case: Case, run: Callable[..., Run] = engine_path, **options: Any) -> Run:
     with kernels():
-        return run(case, direct=True, **options)
+        return run(case, capture="repeat", **options)
 
 
 IN_PROCESS: dict[str, Callable[[Case], Run]] = {

@@ -39,15 +39,13 @@ def by_optimizer(case: Case, model: nn.Module, optimizer: Any, disturb: float = 
 class ByEngine:
     """``engine.step(batch)``; steps 5 to 8 by ``optimizer.step`` where ``mixed``."""
 
-    def __init__(self, run: Run, mixed: bool = False, direct: bool = False, **options: Any) -> None:
-        self.run, self.mixed, self.direct, self.options = run, mixed, direct, options
+    def __init__(self, run: Run, mixed: bool = False, **options: Any) -> None:
+        self.run, self.mixed, self.options = run, mixed, options
         self.engine: Any = None
 
     def __call__(self, case: Case, model: nn.Module, optimizer: Any) -> Step:
         self.flush()
         self.engine = Engine(model, optimizer, models.loss, **self.options)
-        if self.direct:
-            enqueue_anew(self.engine)
         plainly = by_optimizer(case, model, optimizer)
 
         def step(t: int, batch: dict[str, Tensor]) -> Any:
@@ -62,9 +60,3 @@ class ByEngine:
     def flush(self) -> None:
         if self.engine is not None:
             self.engine.flush()
-
-
-def enqueue_anew(engine: Engine) -> None:
-    """Let captured steps be enqueued anew at each replay, for want of a GPU: the one word here that is not public."""
-    assert "_direct" in vars(engine), "the switch has another name"
-    engine._direct = True

@@ -1,6 +1,7 @@
 """The table: every option of every method, at the constructor, in a group, and set while the run goes on.
 
-A new method is tested by adding a line to `BASE`, a new option by a line to `OTHER`.
+A method is run with its entry's arguments, or with a line of `TUNED`; a new option is set to half of its default, or to
+what a line of `OTHER` says.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Any
 import torch
 
 import helene
+from helene.methods import ENTRIES
 from tests.paths.cases import Case, Event, half_of_the_largest, halving, make_model, make_optimizer
 
 CURVED: dict[str, Any] = {"batch_size": 400, "beta2": 0.5, "interval": 3}
-BASE: dict[str, dict[str, Any]] = {  # where what an option does shows within twelve steps
+TUNED: dict[str, dict[str, Any]] = {  # where what an option does shows within twelve steps
     "Helene": {"lr": 0.004, "anneal_horizon": 6.0, "floor": 0.5, "beta1": 0.7, **CURVED},
     "MeZO": {"lr": 0.02},
     "ZOMomentum": {"lr": 0.005, "momentum": 0.7},
@@ -36,6 +38,8 @@ BASE: dict[str, dict[str, Any]] = {  # where what an option does shows within tw
     "Lion": {"lr": 0.005, "beta2": 0.5},
     "SophiaG": {"lr": 0.01, "gamma": 0.05, "clip": 0.5, **CURVED},
 }
+OTHERS = [entry for entry in ENTRIES if entry.cls not in TUNED]
+BASE = TUNED | {e.cls: {"lr": 0.01, **e.fixed, **e.contract.arguments} for e in OTHERS}
 for _name, _options in BASE.items():
     if not Case(_name).first_order and _name != "ForwardGrad":
         _options["eps"] = 0.05
@@ -71,8 +75,7 @@ OTHER: dict[str, tuple[Any, ...]] = {
 PLACES = "argument", "group", "later", "later in one"
 # By nature without an effect on the trajectory, and why that is no fault.
 INERT: dict[tuple[str, str], str] = {
-    (name, "state_dtype"): "it keeps no state"
-    for name in ("MeZO", "ZOConservative", "ZOSign", "ZOScalarSign", "ForwardGrad", "FZOO")
+    (e.cls, "state_dtype"): "it keeps no state" for e in ENTRIES if not e.state and "momentum" not in BASE[e.cls]
 }
 NOT_HYPER = "params", "param_names", "step", "model", "differentiable"
 
@@ -103,6 +106,10 @@ def defaults_of(method: str) -> dict[str, Any]:
     """The hyper-parameters that a method has, as it says itself."""
     found = make_optimizer(case := base(method), make_model(case), bare=True).defaults
     return {key: value for key, value in found.items() if key not in NOT_HYPER}
+
+
+for _entry in OTHERS:
+    OTHER |= {option: (value / 2,) for option, value in defaults_of(_entry.cls).items() if option not in OTHER}
 
 
 def rows() -> Iterator[Row]:

@@ -14,7 +14,7 @@ from theory.curvature import labels, moments
 from theory.curvature.labels import Input, Model
 from theory.losses.draws import distribution, rational, seeded
 
-ONE, THIRD = Fraction(1), Fraction(1, 3)
+ONE = Fraction(1)
 
 
 def make_model(rng: random.Random, well_specified: bool) -> ledger.Instance:

@@ -84,11 +84,6 @@ def hessian(model: Model) -> Any:
     return result
 
 
-def is_well_specified(model: Model) -> bool:
-    """Whether the labels follow the model, at every input."""
-    return all(tuple(at.model) == tuple(at.labels) for at in model)
-
-
 def binary(model: Any, labels: Any, x: Any = Fraction(1), weight: Any = Fraction(1)) -> Input:
     """Logistic regression with one parameter: logit θx, P(y = 1) = model; true P(y = 1) = labels."""
     zero = 0 * x

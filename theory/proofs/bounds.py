@@ -134,11 +134,6 @@ def scaled_newton_bound(layers: Iterable[LayerStart]) -> int:
     )
 
 
-def greedy_bound(num_layers: int, kappa: float, r: float, distance_in_clips: float, gap: float, target: float) -> int:
-    """Block updates of the greedy order (``sequential_updates.md``); in expectation also of the random order."""
-    return coupled_bound(num_layers, kappa, r, distance_in_clips, gap, target)
-
-
 def cyclic_bound(
     num_layers: int, nu: float, kappa: float, r: float, distance_in_clips: float, gap: float, target: float
 ) -> int:

@@ -14,7 +14,7 @@ from torch import nn
 from helene.files import write_whole
 from llm_bench.models.tuning import trained
 
-STATE, BEST, TRAJECTORY = "state.pt", "best.pt", "trajectory.npz"
+STATE, BEST = "state.pt", "best.pt"
 
 
 class Folder:

@@ -20,7 +20,7 @@ SMALL_BYTES = 32 << 20  # trained parameters up to this are copied whole, both s
 
 
 class Changed(Exception):
-    """The model ran its modules in another order than the plan says."""
+    """The model ran its modules in another order than the schedule says."""
 
 
 class Call(NamedTuple):
@@ -59,7 +59,7 @@ class Unit(NamedTuple):
     after: int = -1
 
 
-class Plan(NamedTuple):
+class Schedule(NamedTuple):
     """The order of calls, their units, and the parameters that are copied whole before the forward starts."""
 
     calls: tuple[Call, ...]
@@ -72,14 +72,19 @@ class Plan(NamedTuple):
         """Bytes of scratch memory."""
         return self.ring_bytes + (2 * self.resident.size if self.resident else 0)
 
+    @property
+    def owned(self) -> set[int]:
+        """Indices of the parameters that are copied; of the others, rows are looked up."""
+        return {i for unit in (*self.units, *filter(None, (self.resident,))) for i in unit.owned}
 
-def make_plan(
+
+def make_schedule(
     targets: Sequence[Target],
     calls: Sequence[Call],
     resident: set[int],
     unit_bytes: int = UNIT_BYTES,
     ring_bytes: int | None = None,
-) -> Plan:
+) -> Schedule:
     """Cut calls into units and place these in the ring.
 
     Args:
@@ -114,7 +119,30 @@ def make_plan(
     if ring_bytes < largest:
         raise ValueError(f"scratch_bytes must be at least {largest}, the largest copy, got {ring_bytes}")
     whole_copy = _unit(0, sorted(resident), sizes) if resident else None
-    return Plan(tuple(calls), tuple(_place(units, ring_bytes)), whole_copy, ring_bytes if units else 0)
+    return Schedule(tuple(calls), tuple(_place(units, ring_bytes)), whole_copy, ring_bytes if units else 0)
+
+
+def schedule_of(
+    targets: Sequence[Target],
+    calls: Sequence[Call],
+    resident: set[int] | None = None,
+    unit_bytes: int = UNIT_BYTES,
+    ring_bytes: int | None = None,
+) -> Schedule:
+    """The schedule for an order of calls: few bytes are copied whole, and so are parameters that no call owns.
+
+    Args:
+        targets: The trained parameters.
+        calls: As `trace` found them.
+        resident: Parameters to copy whole in any case.
+        unit_bytes: See `make_schedule`.
+        ring_bytes: See `make_schedule`.
+    """
+    if sum(t.tensor.nbytes for t in targets) <= SMALL_BYTES and ring_bytes is None:
+        return make_schedule(targets, [], set(range(len(targets))))
+    owned = {i for call in calls for i in call.owned}
+    whole = {i for i in range(len(targets)) if i not in owned} | (resident or set())
+    return make_schedule(targets, calls, whole, unit_bytes, ring_bytes)
 
 
 def _unit(first: int, owned: Sequence[int], sizes: Sequence[int]) -> Unit:

@@ -1,14 +1,29 @@
-"""Capturing work as a CUDA graph, and what has to be put right after a capture that failed."""
+"""Work that is recorded once and made again: as a CUDA graph, or by the same calls where there is none."""
 
 from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+
+
+class Recorded(Protocol):
+    """Work that can be made again."""
+
+    def replay(self) -> None:
+        """Enqueue it."""
+
+
+class Repeated:
+    """Makes the calls themselves: what stands for a graph on a machine without a GPU."""
+
+    def __init__(self, replay: Callable[[], None]) -> None:
+        self.replay = replay
+
 
 _failed: list[torch.cuda.CUDAGraph] = []  # the allocator may still ask them which streams they were capturing
 

@@ -1,49 +1,19 @@
-r"""Directions: z is a function of a key alone, so it is never stored and never depends on a device's generator.
-
-The key is (seed, step, draw, parameter id, element index). A counter-based generator, Philox 4x32 with 7 rounds (Salmon
-et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"; the fewest rounds that pass their test batteries, and ours),
-maps it to 32-bit integers and Box-Muller maps these to normals. The same key gives the same integers, bit for bit, on
-every device, dtype, chunking and shard; normals agree to ``|dz| <= 8 · 2^-24 · max(1, |z|)`` with accurate functions.
-torch's global generator is never touched.
-
-Layout of the 128-bit counter, most significant word last: element // 4, low 32 bits of the parameter id, step, and
-draw · 2^16 + high 16 bits of the parameter id; the 64-bit key is the seed. Of a block's four words (x0, x1, x2, x3),
-the pairs (x0, x1) and (x2, x3) give elements 4b, 4b + 1 and 4b + 2, 4b + 3.
-"""
+"""The generator in numpy, on the CPU: integers and normals chunk by chunk, in a workspace that stays in a cache."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 import threading
 from functools import lru_cache
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from helene import kernels
-
-NOISE_VERSION = "philox4x32-7/box-muller/1"
-ROUNDS = 7
-MULTIPLIERS = 0xD2511F53, 0xCD9E8D57  # of Philox, and what its key grows by each round
-WEYL = 0x9E3779B9, 0xBB67AE85
-CURVATURE_DRAW = 1 << 15  # draws from here on belong to the curvature's own minibatch
-LABEL_DRAW = (1 << 16) - 2
-ROUNDING_DRAW = (1 << 16) - 3  # stochastic rounding of the weights
-STATE_DRAW = (1 << 16) - 64  # from here on, of the state tensors, in the order in which a method names them
-MAX_ELEMENTS = 1 << 34
+from helene.noise.keys import MASK, MULTIPLIERS, ROUNDS, WEYL, blocks, check_key, counter_words
 
 _CHUNK = 1 << 15  # blocks; the workspace stays in a core's L2 cache
 _32 = np.uint64(32)
 _HIGH = 1 if sys.byteorder == "little" else 0
-
-
-def parameter_id(name: str | int) -> int:
-    r"""48-bit id of a parameter: a hash of its name, or of its position where it has no name."""
-    text = f"name:{name}" if isinstance(name, str) else f"position:{name}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "little")
 
 
 def integers(
@@ -67,7 +37,7 @@ def integers(
         ValueError: If a part of the key does not fit its field.
     """
     check_key(seed, step, draw, parameter, start + count)
-    first, last = start // 4, -(-(start + count) // 4)
+    first, last = blocks(start, count)
     out = np.empty((last - first, 4), np.uint32)
     work, key = _workspace(last - first), _words(step, draw, parameter)
     for lo in range(first, last, _CHUNK):
@@ -79,61 +49,16 @@ def integers(
     return out.reshape(-1)[start - 4 * first :][:count]
 
 
-def normal(
-    seed: int, step: int, draw: int, parameter: int, start: int, count: int, device: torch.device | str = "cpu"
-) -> Tensor:
-    r"""Elements [start, start + count) of the direction z of one parameter.
-
-    Args:
-        seed: 64-bit run seed.
-        step: Step of the run, below 2^32.
-        draw: Which of the step's directions, below 2^16.
-        parameter: 48-bit id, see `parameter_id`.
-        start: First element, in the parameter's row-major order.
-        count: Number of elements.
-        device: Where the result is wanted.
-
-    Returns:
-        Tensor of shape (count,), float32, standard normal.
-
-    Raises:
-        ValueError: If a part of the key does not fit its field.
-    """
-    check_key(seed, step, draw, parameter, start + count)
-    if torch.device(device).type != "cpu":
-        return kernels.normal(seed, step, draw, parameter, start, count, torch.device(device))
-    first, last = start // 4, -(-(start + count) // 4)
+def normal(seed: int, step: int, draw: int, parameter: int, start: int, count: int) -> np.ndarray:
+    """`helene.noise.normal` as an array; the key is taken as it is."""
+    first, last = blocks(start, count)
     out = np.empty((last - first, 4), np.float32)
-    work = _workspace(last - first)
-    key = _words(step, draw, parameter)
+    work, key = _workspace(last - first), _words(step, draw, parameter)
     for lo in range(first, last, _CHUNK):
         hi = min(lo + _CHUNK, last)
         a, b = _philox(np.arange(lo, hi, dtype=np.uint64), *key, seed, ROUNDS, work)
         _box_muller(a, b, out[lo - first : hi - first], work)
-    return torch.from_numpy(out.reshape(-1)[start - 4 * first :][:count])
-
-
-def signs(
-    seed: int, step: int, draw: int, parameter: int, start: int, count: int, device: torch.device | str = "cpu"
-) -> Tensor:
-    r"""Elements of a Rademacher direction: +1 where the top bit of the generator's word is 0, else -1.
-
-    Args, device and errors as in `normal`.
-
-    Returns:
-        Tensor of shape (count,), float32.
-    """
-    return 1.0 - 2.0 * (words(seed, step, draw, parameter, start, count, device) < 0).float()
-
-
-def words(
-    seed: int, step: int, draw: int, parameter: int, start: int, count: int, device: torch.device | str = "cpu"
-) -> Tensor:
-    r"""`integers` as a tensor of shape (count,), int32: the same bits, for stochastic rounding."""
-    check_key(seed, step, draw, parameter, start + count)
-    if torch.device(device).type != "cpu":
-        return kernels.words(seed, step, draw, parameter, start, count, torch.device(device))
-    return torch.from_numpy(integers(seed, step, draw, parameter, start, count).view(np.int32))
+    return out.reshape(-1)[start - 4 * first :][:count]
 
 
 class _Workspace:
@@ -158,18 +83,17 @@ def _workspace(num_blocks: int) -> _Workspace:
 
 
 def _words(step: int, draw: int, parameter: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    words = parameter & 0xFFFFFFFF, step, draw << 16 | parameter >> 32
-    return np.uint64(words[0]).reshape(1), np.uint64(words[1]).reshape(1), np.uint64(words[2]).reshape(1)
+    c1, c2, c3 = counter_words(step, draw, parameter)
+    return np.uint64(c1).reshape(1), np.uint64(c2).reshape(1), np.uint64(c3).reshape(1)
 
 
 @lru_cache(64)
 def _keys(seed: int, rounds: int) -> list[tuple[np.uint64, np.uint64]]:
     """The key of each round, shifted to the high word."""
-    low, high = seed & 0xFFFFFFFF, seed >> 32
+    low, high = seed & MASK, seed >> 32
     step0, step1 = WEYL
     return [
-        (np.uint64((low + r * step0 & 0xFFFFFFFF) << 32), np.uint64((high + r * step1 & 0xFFFFFFFF) << 32))
-        for r in range(rounds)
+        (np.uint64((low + r * step0 & MASK) << 32), np.uint64((high + r * step1 & MASK) << 32)) for r in range(rounds)
     ]
 
 
@@ -241,16 +165,3 @@ def _box_muller(a: np.ndarray, b: np.ndarray, out: np.ndarray, work: _Workspace)
         np.multiply(radius, wave, out=out[:, column])
         np.sin(angle, out=wave)
         np.multiply(radius, wave, out=out[:, column + 1])
-
-
-def check_key(seed: int, step: int, draw: int, parameter: int, end: int) -> None:
-    """Raise a ValueError if a part of the key, or the number of elements ``end``, does not fit its field."""
-    for name, value, limit in (
-        ("seed", seed, 1 << 64),
-        ("step", step, 1 << 32),
-        ("draw", draw, 1 << 16),
-        ("parameter id", parameter, 1 << 48),
-        ("number of elements", end, MAX_ELEMENTS + 1),
-    ):
-        if not 0 <= value < limit:
-            raise ValueError(f"{name} must be in [0, {limit}), got {value!r}; another key cannot be told from it")
