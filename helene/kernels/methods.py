@@ -28,8 +28,8 @@ from helene.rules import (
     SignRule,
 )
 
-SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN = range(7)  # the codes of helene.kernels.update
-NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)
+SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN = range(7)  # what the kernel computes
+NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)  # how a state is stored
 NUM_HYPERS = 12
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from helene import noise, numeric, precision, storage
 from helene.curvature import NONE, SOURCES, Source
 from helene.directions import Target, compute_dtype
-from helene.optimizers import checks, identity, layer_floors, saved
+from helene.optimizers import checks, layer_floors, saved
 from helene.optimizers.measurement import Measurement
 from helene.optimizers.statistics import Statistics
 from helene.plan import Seeded, names
@@ -240,11 +240,11 @@ class Layered(torch.optim.Optimizer):
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint or a trajectory must have in common with the optimizer that takes it."""
-        return identity.describe(type(self).__name__, self.state_names, self.targets)
+        return saved.describe(type(self).__name__, self.state_names, self.targets)
 
     def check_identity(self, other: Mapping[str, Any], what: str) -> None:
         """Raise ValueError if it was made by another method, noise version or set of parameters."""
-        identity.compare(self.identity(), other, [target.name for target in self.targets], what)
+        saved.compare(self.identity(), other, [target.name for target in self.targets], what)
 
     def state_dict(self) -> dict[str, Any]:
         """As `torch.optim.Optimizer.state_dict`, with the `identity` of what it belongs to."""
