@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help report test ledger kills bench bench-history
+.PHONY: help report test types ledger kills deep bench bench-history docs
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -25,12 +25,17 @@ report: $(STAMP) ## measure the scaling laws on this machine, draw the committed
 test: $(STAMP) ## everything: lint, types, unit tests, the ledger of claims, the docs' examples
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	@$(MAKE) --no-print-directory --output-sync=target -j2 $(SUITES:%=pytest/%)
+	@$(MAKE) --no-print-directory --output-sync=target -j2 $(SUITES:%=pytest/%) types
 
-# A process each, two at a time, the longest first.
-SUITES := tests/optimizers tests/llm tests/synthetic theory tests/lab tests/theory tests/kernels tests/core \
+types: $(STAMP)
+	$(BIN)/mypy
+
+# A process each, two at a time, the longest first. The tests of the ledger use what its claims came to.
+SUITES := tests/llm ledger-and-tests tests/synthetic tests/optimizers tests/kernels tests/lab tests/core \
 	$(filter-out %/optimizers %/llm %/synthetic %/lab %/theory %/kernels %/core %/__pycache__, $(wildcard tests/*))
+
+pytest/ledger-and-tests: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q theory tests/theory
 
 pytest/%: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q $*
@@ -40,6 +45,10 @@ ledger: pytest/theory ## theory/ alone: the verdict on every claim
 kills: $(STAMP) ## 50 SIGKILLs of a sweep, then Ctrl-C at every line of a step: nothing is lost; some three minutes
 	$(BIN)/python -m tests.lab.kills --kills 50
 	HELENE_DEEP=1 $(BIN)/pytest -q tests/core/test_interrupts.py
+
+DEEP := tests/core/test_interrupts.py tests/llm/test_memory.py tests/synthetic/control_theory
+deep: $(STAMP) ## what make test does in part, whole
+	HELENE_DEEP=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q $(DEEP)
 
 bench: $(STAMP) ## every benchmark once, deterministic counts against the committed ones
 	@test -f $$HOME/.asv-machine.json || $(BIN)/asv machine --yes
@@ -54,3 +63,9 @@ bench-history: $(STAMP) ## build and measure the last HISTORY=10 commits, write 
 	$(BIN)/asv run --steps $(HISTORY) --skip-existing-commits HEAD~$(HISTORY)..HEAD || [ $$? -eq 2 ]
 	$(BIN)/asv publish
 	$(BIN)/python benchmarks/vendor_site.py
+
+docs: $(STAMP) ## the site of docs/ and the docstrings: site/index.html, which opens without network
+	@$(BIN)/python -c 'import furo, myst_parser' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m sphinx -q -W -d site/.doctrees docs site
+	@echo site/index.html

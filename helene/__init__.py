@@ -1,7 +1,5 @@
 """Zeroth-order optimizers for PyTorch that never touch the weights to probe them."""
 
-# ruff: noqa: F401 (imported for type checkers, which cannot follow `__getattr__`)
-
 from __future__ import annotations
 
 from importlib import import_module
@@ -10,23 +8,31 @@ from typing import TYPE_CHECKING, Any
 from helene.methods import ENTRIES
 
 if TYPE_CHECKING:
-    from helene.closures import microbatches
-    from helene.floors import MeanFloor, QuantileFloor, RadiusFloor
-    from helene.layers import layer_groups
-    from helene.optimizers.adam import Adam, AdamW, ZOAdam, ZOAdamW
-    from helene.optimizers.conservative import ZOConservative
-    from helene.optimizers.forward import ForwardGrad
-    from helene.optimizers.fzoo import FZOO
-    from helene.optimizers.helene import Helene
-    from helene.optimizers.hizoo import HiZOO
-    from helene.optimizers.lion import Lion, ZOLion
-    from helene.optimizers.mezo import MeZO
-    from helene.optimizers.momentum import ZOMomentum
-    from helene.optimizers.newton import ZONewton
-    from helene.optimizers.sgd import SGD
-    from helene.optimizers.sign import ZOScalarSign, ZOSign
-    from helene.optimizers.sophia import SophiaG, ZOSophia
-    from helene.trajectory import Trajectory
+    from helene.closures import microbatches as microbatches
+    from helene.floors import MeanFloor as MeanFloor
+    from helene.floors import QuantileFloor as QuantileFloor
+    from helene.floors import RadiusFloor as RadiusFloor
+    from helene.layers import layer_groups as layer_groups
+    from helene.optimizers.adam import Adam as Adam
+    from helene.optimizers.adam import AdamW as AdamW
+    from helene.optimizers.adam import ZOAdam as ZOAdam
+    from helene.optimizers.adam import ZOAdamW as ZOAdamW
+    from helene.optimizers.conservative import ZOConservative as ZOConservative
+    from helene.optimizers.forward import ForwardGrad as ForwardGrad
+    from helene.optimizers.fzoo import FZOO as FZOO
+    from helene.optimizers.helene import Helene as Helene
+    from helene.optimizers.hizoo import HiZOO as HiZOO
+    from helene.optimizers.lion import Lion as Lion
+    from helene.optimizers.lion import ZOLion as ZOLion
+    from helene.optimizers.mezo import MeZO as MeZO
+    from helene.optimizers.momentum import ZOMomentum as ZOMomentum
+    from helene.optimizers.newton import ZONewton as ZONewton
+    from helene.optimizers.sgd import SGD as SGD
+    from helene.optimizers.sign import ZOScalarSign as ZOScalarSign
+    from helene.optimizers.sign import ZOSign as ZOSign
+    from helene.optimizers.sophia import SophiaG as SophiaG
+    from helene.optimizers.sophia import ZOSophia as ZOSophia
+    from helene.trajectory import Trajectory as Trajectory
 
 __version__ = "0.1.0"
 

@@ -16,20 +16,26 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from helene import extras
+from helene.lab.commands import Help, add_command
+
 GROUP = "helene.commands"
 OK, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 _EPILOG = """\
 examples:
+  helene llm demo                                    fine-tune tiny models on this CPU, two minutes
   helene scaling --preset quick --out reports        measure scaling laws, write the report
-  helene index --out reports                         rebuild the page that links all reports
   helene records merge main.sqlite other.sqlite      take in what another machine computed
-  helene COMMAND --help                              all about one command
+  helene COMMAND --help                              all about one command, with an example
 
 exit codes:
   0    done
   1    the work failed, or a finding differs from what is expected
-  2    bad usage or bad input; one line on stderr says what and how to mend it
+  2    bad usage or bad input; one line on stderr says what is wrong and how to mend it
   130  interrupted (Ctrl-C); what was finished is kept
+
+completion in bash and zsh:
+  pip install 'helene[completion]' && eval "$(register-python-argcomplete helene)"
 """
 # What `helene --help` says of the packages' commands without loading them; others are listed by name.
 _HELP = {
@@ -45,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     traceback = "--traceback" in words
     _mend_streams()
     words = [word for word in words if word != "--traceback"]
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
     arguments: argparse.Namespace | None = None
     try:
         _check_words(words)
@@ -65,7 +73,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as err:
         if traceback:
             raise
-        return _explain(err)
+        return _explain(err, words)
+
+
+def _complete() -> None:
+    """Answer the shell, which asks by its environment what a line may go on with; the process ends here."""
+    try:
+        import argcomplete
+
+        parser = _parser(os.environ["COMP_LINE"].split()[1:])
+    except Exception:  # a shell that waits for words shows nothing else
+        sys.exit(FAILED)
+    argcomplete.autocomplete(parser)
 
 
 def _mend_streams() -> None:
@@ -92,7 +111,13 @@ def _shown(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _explain(err: Exception) -> int:
+def _explain(err: Exception, words: Sequence[str]) -> int:
+    missing = err if isinstance(err, ModuleNotFoundError) else err.__cause__
+    if isinstance(missing, ModuleNotFoundError):
+        advice = extras.advice(missing.name, words[0] if words else "")
+        if advice is not None:
+            print(f"helene: {advice}", file=sys.stderr)
+            return FAILED
     # By name: importing the store for this would cost every command line its start.
     bad_input = isinstance(err, ValueError | FileNotFoundError) or type(err).__name__ == "StoreError"
     said = str(err) if bad_input else f"{type(err).__name__}: {err} (--traceback shows where)"
@@ -105,7 +130,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         prog="helene",
         description="Zeroth-order optimizers for PyTorch, and the evidence about the claims of the HELENE paper.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     parser.add_argument("--version", action="version", version=f"helene {metadata.version('helene')}")
     parser.add_argument("--traceback", action="store_true", help="show where an error came from (anywhere on the line)")
@@ -128,29 +153,48 @@ def _load(entry: metadata.EntryPoint, commands: Any) -> None:
 
 
 def _add_own(commands: Any) -> None:
-    records = commands.add_parser("records", help="list, merge and export the records of runs")
+    records = commands.add_parser("records", help="list, merge and export the records of runs", formatter_class=Help)
+    records.description = "List, merge and export the records of runs. A store is one SQLite file."
     actions = records.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    listing = actions.add_parser("list", help="experiments of a store and how many records each has")
-    listing.add_argument("store", type=Path)
+    listing = add_command(
+        actions,
+        "list",
+        "experiments of a store and how many records each has",
+        example="helene records list reports/scaling/records.sqlite",
+    )
+    listing.add_argument("store", type=Path, help="the store to read")
     listing.set_defaults(func=_records_list)
 
-    merging = actions.add_parser("merge", help="take records of other stores or exported JSONL files into a store")
+    merging = add_command(
+        actions,
+        "merge",
+        "take records of other stores or exported JSONL files into a store",
+        more="Where two results differ, the store keeps its own and the exit code is 1.",
+        example="helene records merge main.sqlite other.sqlite runs.jsonl",
+    )
     merging.add_argument("store", type=Path, help="the store that grows; made when missing")
-    merging.add_argument("sources", type=Path, nargs="+", metavar="source")
+    merging.add_argument("sources", type=Path, nargs="+", metavar="source", help="a store or an exported JSONL file")
     merging.set_defaults(func=_records_merge)
 
-    export = actions.add_parser("export", help="write an experiment's records as sorted JSONL, to be committed")
-    export.add_argument("store", type=Path)
-    export.add_argument("experiment")
-    export.add_argument("file", type=Path)
+    export = add_command(
+        actions,
+        "export",
+        "write an experiment's records as sorted JSONL, to be committed",
+        example="helene records export runs.sqlite scaling helene.jsonl --where method=helene",
+    )
+    export.add_argument("store", type=Path, help="the store to read")
+    export.add_argument("experiment", help="its name, as `helene records list` shows it")
+    export.add_argument("file", type=Path, help="the file to write")
     export.add_argument(
         "--where", action="append", default=[], metavar="NAME=VALUE", help="only configs with this value"
     )
     export.set_defaults(func=_records_export)
 
-    index = commands.add_parser("index", help="rebuild the page that links all reports")
-    index.add_argument("--out", type=Path, default=Path("reports"), help="the folder of the reports (default: reports)")
+    index = add_command(
+        commands, "index", "rebuild the page that links all reports", example="helene index --out reports"
+    )
+    index.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports")
     index.set_defaults(func=_index)
 
 

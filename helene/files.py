@@ -1,7 +1,8 @@
-"""Writing a file whole or not at all."""
+"""Writing a file whole or not at all; reading text."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import secrets
@@ -17,6 +18,26 @@ _ADVICE = {
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS), _PLACE),
     errno.ENAMETOOLONG: "choose a shorter name",
 }
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file in UTF-8, with or without a byte-order mark.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is in another encoding.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as err:
+        raise not_utf8(path, err) from err
+
+
+def not_utf8(path: str | Path, err: UnicodeDecodeError) -> ValueError:
+    """The error of a file that is in another encoding."""
+    with Path(path).open("rb") as file:
+        kind = "UTF-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "another encoding"
+    return ValueError(f"{path} is no UTF-8 text but {kind} ({err.reason}); save it as UTF-8")
 
 
 def write_whole(path: str | Path, write: Callable[[Path], object]) -> None:

@@ -12,9 +12,9 @@ from torch import nn
 def layer_groups(model: nn.Module, names: Sequence[str] | Callable[[str], str] | None = None) -> list[dict[str, Any]]:
     r"""One parameter group per transformer block, one for the embeddings, one for the rest (head, final norm).
 
-    Blocks are the members of the outermost `torch.nn.ModuleList`s and `torch.nn.Sequential`s whose members are of one
-    class; a model without such a stack gets a group per direct child. Frozen parameters are left out, tied ones appear
-    once, under their first name. The groups are the layers i of the paper, d_i their number of elements.
+    Blocks are the members of the outermost `torch.nn.ModuleList` and `torch.nn.Sequential` containers whose members are
+    of one class; a model without such a stack gets a group per direct child. Frozen parameters are left out, tied ones
+    appear once, under their first name. The groups are the layers i of the paper, d_i their number of elements.
 
     Args:
         model: Any module, also one wrapped by peft.

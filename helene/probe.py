@@ -51,6 +51,7 @@ class Probe:
         self.targets = list(targets)
         self.scratch = scratch or Scratch()
         self._checked = self.reads_none = False
+        self._watchable = True
         self._model = model
         self._calls: Counter[nn.Module] = Counter()  # forwards of each module in the last evaluation
         self._transformed: set[int] = set()  # see `Swap.transformed`
@@ -60,7 +61,7 @@ class Probe:
         self._full = [i for i in range(len(self.targets)) if i not in in_modules]
         if model is not None and is_compiled(model):
             self._use_full_copies(range(len(self.targets)), "the model is compiled, so its modules' hooks do not run")
-            self._checked = True
+            self._checked, self._watchable = True, False
 
     def loss(self, closure: Closure, direction: Displacement, radius: float) -> Tensor:
         """The closure's loss at theta + radius · z, as a 0-dim tensor on its device; theta is bit-equal afterwards.
@@ -100,6 +101,10 @@ class Probe:
         self._usual = Counter(self._calls)
         self._checked = True
         return loss
+
+    def look_again(self) -> None:
+        """Check the next evaluation as the first one was, where it can be."""
+        self._checked = not self._watchable
 
     def _passed_by(self) -> list[int]:
         """Parameters of modules that ran less often than in the evaluation that was checked, or where none is made."""

@@ -1,9 +1,9 @@
-"""Which parameters an evaluation reads, whether it reads them perturbed, and which of the model's buffers it writes."""
+"""Which parameters an evaluation reads, whether perturbed, which buffers it writes, whether it draws random numbers."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -84,6 +84,44 @@ class BufferWatch:
         return writes_buffer(written[0]) if written else ""
 
 
+class DrawWatch:
+    """A closure that notices when it draws other numbers from torch's generators than at its call just before.
+
+    One that seeds them itself draws the same each time.
+
+    Args:
+        closure: Gives the loss.
+        devices: Those whose generators it may use beside the CPU's.
+    """
+
+    def __init__(self, closure: Callable[[], Any], devices: Iterable[torch.device]) -> None:
+        self._closure, self._devices = closure, sorted({str(d) for d in devices if d.type == "cuda"})
+        self._after: list[Tensor] | None = None
+
+    def __call__(self) -> Any:
+        """The closure's loss; raises ValueError if its draws go on where those of the call before have ended."""
+        before = self._states()
+        loss = self._closure()
+        after = self._states()
+        if self._after is not None and _equal(self._after, before) and not _equal(before, after):
+            raise ValueError(DRAWS)
+        self._after = after
+        return loss
+
+    def _states(self) -> list[Tensor]:
+        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._devices)]
+
+
+DRAWS = (
+    "the loss draws random numbers, so L⁺ − L⁻ would mostly be their noise; turn dropout off (model.eval()), or seed "
+    "torch's generator in the closure"
+)
+
+
+def _equal(states: list[Tensor], others: list[Tensor]) -> bool:
+    return all(map(torch.equal, states, others))
+
+
 def has_span(leaf: Any) -> bool:
     """Whether it is a strided tensor with elements."""
     return isinstance(leaf, Tensor) and leaf.layout == torch.strided and not leaf.is_nested and leaf.numel() > 0
@@ -107,5 +145,6 @@ def reads_none(names: Sequence[str]) -> str:
     """What to say where a loss reads no trained parameter."""
     return (
         f"the loss reads none of the {len(names)} trained parameters ({', '.join(names[:3])}, ...), so every slope "
-        "would be 0; are adapters merged or switched off, or is it another model's loss?"
+        "would be 0; are adapters merged or switched off, parameters replaced (assign=True), or is it another "
+        "model's loss?"
     )

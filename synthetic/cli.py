@@ -10,10 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from helene.lab.commands import Help, add_command
 from synthetic.design import Config, Design, load, presets
 from synthetic.figures.cli import add_figure_commands
 
 _EPILOG = """\
+examples:
+  helene scaling --preset quick                  half a minute
+  helene scaling --preset full --jobs 8          the records behind docs/findings/scaling.md
+  helene scaling agnb                            what A-GNB estimates
+
 presets:
   quick      half a minute: quadratics up to d = 512, HELENE and the two controls
   standard   minutes: quadratics and log-cosh up to d = 1024, real data, all methods, two starts
@@ -41,12 +47,12 @@ def add_commands(subparsers: Any) -> None:
         description="Measure whether the number of steps follows the largest layer or all parameters, for HELENE, "
         "MeZO, the paper's idealised update and others, and write a report that answers in one sentence.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     parser.add_argument(
         "--preset", default="standard", help=f"{', '.join(presets())} or a .toml file (default: standard)"
     )
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports (default: reports)")
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes (default: all cores)")
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="of a Dask cluster, whose workers take the place of --jobs"
@@ -54,10 +60,12 @@ def add_commands(subparsers: Any) -> None:
     parser.set_defaults(func=scaling)
     parts = parser.add_subparsers(title="parts of their own", metavar="PART")
     add_figure_commands(parts)
-    timing = parts.add_parser(
+    timing = add_command(
+        parts,
         "speed",
-        help="time the simulator and the sweeps",
-        description="Time the simulator and the sweeps on an idle machine, some ten minutes; writes JSON lines.",
+        "time the simulator and the sweeps on an idle machine",
+        more="It takes some ten minutes and writes JSON lines.",
+        example="helene scaling speed speed.jsonl",
     )
     timing.add_argument("path", metavar="FILE", type=Path, help="JSON lines to write")
     timing.set_defaults(func=speed)

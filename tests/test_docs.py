@@ -5,6 +5,7 @@ A block that must not run is preceded by ``<!-- not run: reason -->``.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from helene.lab import costs
 from tests.optimizers.contract_table import METHODS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- not run: [^\n]+ -->\n)?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -28,6 +29,8 @@ def blocks(page: Path) -> list[tuple[int, str]]:
 
 
 @pytest.mark.llm
+@pytest.mark.filterwarnings("ignore:steps run without a CUDA graph")  # README.md shows the engine
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument", "ignore:`is_gradient_checkpointing`")  # of the Trainer
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_run(page, tmp_path, monkeypatch):
     """In order, in one namespace, in an empty folder; a failure's traceback names the line of the page."""
@@ -38,6 +41,24 @@ def test_examples_run(page, tmp_path, monkeypatch):
             exec(compile("\n" * line + source, str(page), "exec"), namespace)
     finally:
         torch.set_rng_state(state)
+
+
+@pytest.mark.llm
+def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
+    """Every cell in order, with few steps; what it prints has the form of the outputs that are kept in it."""
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((ROOT / "examples" / "fine_tune_on_a_cpu.ipynb").read_text(encoding="utf-8"))["cells"]
+    state, namespace = torch.get_rng_state(), {}
+    try:
+        for cell in (cell for cell in cells if cell["cell_type"] == "code"):
+            source = re.sub(r"^(PRETRAINING_STEPS|STEPS) = \d+", r"\1 = 4", "".join(cell["source"]), flags=re.MULTILINE)
+            exec(compile(source, cell["id"], "exec"), namespace)
+            kept = "".join("".join(output["text"]) for output in cell["outputs"])
+            shapes = [re.sub(r"[\d.,]+", "0", text) for text in (capsys.readouterr().out, kept)]
+            assert shapes[0] == shapes[1], cell["id"]
+    finally:
+        torch.set_rng_state(state)
+    assert namespace["STEPS"] == 4
 
 
 def test_blocks_are_found():
@@ -54,6 +75,11 @@ def test_every_word_of_the_glossary_stands_once_and_its_module_is_there():
     words = [word for entry in entries for word in entry[0].split(", ")]
     assert len(words) == len(set(words)) >= 50
     assert [path for *_, path in entries if not (ROOT / path.strip("`")).is_file()] == []
+
+
+def test_users_checkers_read_the_types():
+    """By PEP 561; what they see is in `tests/optimizers/types_of_users.py`, which mypy checks."""
+    assert (ROOT / "helene" / "py.typed").is_file()
 
 
 def rows(heading: str) -> list[list[str]]:

@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
-from theory.ledger import book, library
-from theory.ledger.claim import Claim
-from theory.ledger.ids import IDS
-from theory.ledger.judge import judge
+from helene import extras
+
+try:
+    from hypothesis import settings
+
+    from theory.ledger import book, library
+    from theory.ledger.claim import Claim
+    from theory.ledger.ids import IDS
+    from theory.ledger.judge import judge
+except ModuleNotFoundError as err:
+    pytest.exit(f"theory/: {extras.advice(err.name) or err}", returncode=4)
 
 settings.register_profile("deep")
 

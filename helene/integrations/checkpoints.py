@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from helene import floors, numeric
+from helene import extras, floors, numeric
+
+try:
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import save_file
+except ModuleNotFoundError as err:
+    raise extras.needed_by("checkpoints", err) from err
+
 from helene.curvature import Source, named
 from helene.files import write_whole
 from helene.optimizers.base import Base

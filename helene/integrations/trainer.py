@@ -7,7 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer
+
+from helene import extras
+
+try:
+    from transformers import Trainer
+except ModuleNotFoundError as err:
+    raise extras.needed_by("HeleneTrainer", err) from err
 
 from helene.layers import layer_groups
 from helene.optimizers import MeZO

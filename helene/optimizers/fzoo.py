@@ -60,6 +60,7 @@ class Spread(Measurement):
         directions = [optimizer.direction(plan, draw) for draw in range(probing.num_directions)]
         losses = [optimizer.probe.loss(closure, direction, probing.eps) for direction in directions]
         *values, base = torch.stack([*losses, here]).double().tolist()
+        optimizer.resolution.note(values, [base] * len(values), here.dtype)
         return Measured(functional.fzoo_weights(values, base), here)
 
 

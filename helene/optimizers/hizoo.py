@@ -73,6 +73,7 @@ class ScaledPairs(Measurement):
                 losses.append(probe.loss(closure, scaled, eps))
                 losses.append(probe.loss(closure, scaled, -eps))
         *values, base = torch.stack([*losses, here]).double().tolist()
+        optimizer.resolution.note(values[::2], values[1::2], here.dtype)
         pairs = list(zip(values[::2], values[1::2], strict=True))
         slopes = [functional.projected_gradient(plus, minus, eps) / q for plus, minus in pairs]
         seconds = [functional.second_difference(plus, minus, base, eps) / q for plus, minus in pairs]

@@ -102,7 +102,8 @@ class Pairs(Measurement):
                 pairs.append(torch.stack([plus, minus]))
                 lengths.append(length / probing.num_directions)
         losses = torch.stack(pairs)
-        plus, minus = losses.double().unbind(1)
+        plus, minus = losses.double().cpu().unbind(1)
+        optimizer.resolution.note(plus.tolist(), minus.tolist(), losses.dtype)
         slopes = functional.projected_gradient(plus, minus, eps if base is None else eps / 2.0)
         coefficients = [c * length for c, length in zip(slopes.tolist(), lengths, strict=True)]
         return coefficients, losses.mean() if base is None else base

@@ -14,11 +14,12 @@ from helene.curvature import Source, mean_gradient
 from helene.directions import Direction, Target, chunks, compute_dtype
 from helene.optimizers import checks, layer_floors
 from helene.optimizers.base import Base, Options
-from helene.optimizers.measurement import Chunk, Measurement, Pairs
+from helene.optimizers.measurement import Chunk, Measured, Measurement, Pairs
+from helene.optimizers.resolution import ResolutionWatch
 from helene.optimizers.statistics import expected_cosine
 from helene.plan import Probing, Seeded, StepPlan
 from helene.probe import Closure, Probe
-from helene.reads import reads_none, writes_buffer
+from helene.reads import DrawWatch, reads_none, writes_buffer
 from helene.rules import Rule
 from helene.swap import Scratch
 
@@ -55,7 +56,7 @@ class ZerothOrder(Base):
     The estimate is  g = (1/q) Σ_j c_j z_j,  c_j = (L(theta + eps z_j) − L(theta − eps z_j)) / (2 eps),  in every case
     with E[z zᵀ] = I, so that E[g] is the gradient up to O(eps²) (O(eps) if one-sided).
 
-    Options beside those of `Base`:
+    Options:
         eps: Radius of the probes, > 0.
         num_directions: q, each with a pair of its own.
         two_sided: If False, c_j = (L(theta + eps z_j) − L(theta)) / eps, L(theta) evaluated once.
@@ -67,6 +68,8 @@ class ZerothOrder(Base):
 
     PROBING: ClassVar[type[Seeded]] = Probing
     MEASUREMENT: ClassVar[Measurement] = Pairs()
+    _looked = _coarse = _unread = False
+    _flat_steps = 0
 
     @classmethod
     def _option_defaults(cls, hyper: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,14 +172,30 @@ class ZerothOrder(Base):
         """Bytes of scratch memory that the probes hold, known after the first step."""
         return self.probe.scratch.num_bytes
 
+    def measure(self, closure: Closure, curvature_closure: Closure | None, plan: StepPlan) -> Measured:
+        """See `Base`; some steps, the first among them, look whether the loss draws random numbers."""
+        if not self._looked or plan.step & (plan.step - 1) == 0:
+            closure = DrawWatch(closure, [target.tensor.device for target in self.targets])
+        measured = super().measure(closure, curvature_closure, plan)
+        self._looked = True
+        return measured
+
     def _check_measured(self, plan: StepPlan, scalars: list[float]) -> None:
         super()._check_measured(plan, scalars)
+        self._coarse = self._coarse or self.resolution.warn(stacklevel=5)
         unread = [target.name for probe in self.probes if probe.reads_none for target in probe.targets]
-        if unread and not any(scalars):  # one of the two alone may be right: a flat loss, reads out of torch's sight
-            warnings.warn(
-                f"{reads_none(unread)} If it does read them, out of torch's sight, it is flat here: try a larger eps",
-                stacklevel=5,
-            )
+        if not any(scalars) and not self._unread:
+            self._flat_steps += 1
+            self._unread = bool(unread)
+            if unread:  # one of the two alone may be right: a flat loss, reads out of torch's sight
+                warnings.warn(
+                    f"{reads_none(unread)} If it does read them, out of torch's sight, it is flat here: try a larger "
+                    "eps",
+                    stacklevel=5,
+                )
+            elif self._flat_steps & (self._flat_steps - 1) == 0:  # parameters may have been replaced since
+                for probe in self.probes:
+                    probe.look_again()
         for probe in self.probes:
             probe.reads_none = False
 
@@ -237,6 +256,7 @@ class ZerothOrder(Base):
         if self._arranged == probing.direction_per_layer:
             return
         self._arranged = probing.direction_per_layer
+        self.resolution = ResolutionWatch()
         self.probe = self._make_probe(self.targets)
         self.probes, self.block_of = [self.probe], [0] * len(self.targets)
         layers = sorted({target.layer for target in self.targets})

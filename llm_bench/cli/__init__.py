@@ -6,17 +6,20 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from helene.lab.commands import Help, add_command
 from llm_bench.cli import actions as do
 
 KINDS = ("causal", "masked")
-_EPILOG = """\
+_HERE = "--model gemma=DIR --data DIR --store runs.sqlite"
+_EPILOG = f"""\
 examples:
-  helene llm demo                                                       two minutes on a CPU, no download
-  helene llm table 2 --preset small --model gemma=DIR --data DIR --store runs.sqlite
-  helene llm sweep --preset small --model gemma=DIR --data DIR --store runs.sqlite --minutes 9
-  helene llm tune --forwards 8000 --kind causal --task sst2 --model DIR --data DIR --store runs.sqlite
-  helene llm run --config run.toml --set lr=1e-6 --model gemma=DIR --data DIR
-  helene llm measure engine --out DIR                                   the engine beside its rivals, on one GPU
+  helene llm demo                                         two minutes on a CPU, no download
+  helene llm estimate --preset small {_HERE}
+  helene llm table 2 --preset small {_HERE}
+  helene llm tune --forwards 8000 --kind causal --task sst2 {_HERE}
+  helene llm ACTION --help                                all about one action, with an example
+
+The layout of the data folder is in docs/adding_a_task.md, the presets in llm_bench/README.md.
 """
 
 
@@ -25,106 +28,200 @@ def add_commands(subparsers: Any) -> None:
     llm = subparsers.add_parser(
         "llm",
         help="fine-tune language models: tables, figures, estimates",
+        description="Compare HELENE, MeZO and their peers on the paper's tasks, with your own weights and data.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     actions = llm.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    run = actions.add_parser("run", help="one run, kept where a store is given; its result as JSON")
+    run = add_command(
+        actions,
+        "run",
+        "one run, kept where a store is given; its result as JSON",
+        example="helene llm run --config run.toml --set lr=1e-6 --model gemma=DIR --data DIR --device cuda",
+    )
     run.add_argument("--config", type=Path, help="a TOML file of settings")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, over the file's")
     _where(run, store=False)
     run.set_defaults(func=do.run)
 
-    sweep = actions.add_parser("sweep", help="make the runs of a preset that the store lacks")
+    sweep = add_command(
+        actions,
+        "sweep",
+        "make the runs of a preset that the store lacks",
+        more="A sweep that is stopped goes on where it was.",
+        example=f"helene llm sweep --preset small {_HERE} --device cuda --engine --minutes 9",
+    )
     _plan(sweep)
     sweep.set_defaults(func=do.sweep)
 
-    table = actions.add_parser("table", help="a table of the paper, measured")
-    table.add_argument("which", choices=("1", "2", "3", "memory"))
+    table = add_command(
+        actions,
+        "table",
+        "a table of the paper, measured",
+        more="Makes the runs that the store lacks, then writes the page. 1 is of masked models, 2 of causal ones, 3 of "
+        "further methods, memory of peak bytes.",
+        example=f"helene llm table 2 --preset small {_HERE}\n"
+        "helene llm table memory --store memory.sqlite --device cuda",
+    )
+    table.add_argument("which", choices=("1", "2", "3", "memory"), help="which table")
     _plan(table, models=False)
     table.add_argument("--shapes", help="memory: models with random weights, separated by commas (default: OPT's)")
     table.add_argument("--batches", help="memory: such as 16x64,1x400, rows and tokens a row")
     _page(table)
     table.set_defaults(func=do.table)
 
-    figure = actions.add_parser("figure", help="a comparison of the paper, measured")
-    figure.add_argument("which", choices=("newton", "curves", "optimizers", "ablation", "curvature", "floor"))
+    figure = add_command(
+        actions,
+        "figure",
+        "a comparison of the paper, measured",
+        more="Makes the runs that the store lacks, then writes the page.",
+        example=f"helene llm figure ablation --preset parts {_HERE} --device cuda --engine",
+    )
+    kinds = ("newton", "curves", "optimizers", "ablation", "curvature", "floor")
+    figure.add_argument("which", choices=kinds, help="which comparison")
     _plan(figure, models=False)
     _page(figure)
     figure.set_defaults(func=do.figure)
 
-    tune = actions.add_parser("tune", help="find a step size for a model and data of your own")
+    tune = add_command(
+        actions,
+        "tune",
+        "find a step size for a model and data of your own",
+        more="Prints each step size tried with its dev loss, and the best.",
+        example=f"helene llm tune --forwards 8000 --kind causal --task sst2 --method mezo {_HERE}",
+    )
     tune.add_argument("--forwards", type=int, required=True, help="budget of all runs together")
-    tune.add_argument("--kind", choices=KINDS, required=True)
-    tune.add_argument("--task", required=True)
-    tune.add_argument("--method", default="mezo")
-    tune.add_argument("--tuning", default="full")
+    tune.add_argument("--kind", choices=KINDS, required=True, help="of the model")
+    tune.add_argument("--task", required=True, help="such as sst2; a file in llm_bench/tasks/KIND")
+    tune.add_argument("--method", default="mezo", help="such as mezo, helene, zo-adam")
+    tune.add_argument("--tuning", default="full", help="full, lora or prefix")
     tune.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another setting of the runs")
     _where(tune, store=True)
     tune.set_defaults(func=do.tune)
 
-    estimate = actions.add_parser("estimate", help="hours and bytes of a preset before it starts")
+    estimate = add_command(
+        actions,
+        "estimate",
+        "hours and bytes of a preset before it starts",
+        more="Runs nothing. The store's records, where there are any, tell the speed.",
+        example=f"helene llm estimate --preset small {_HERE}",
+    )
     _plan(estimate)
     estimate.set_defaults(func=do.estimate)
 
-    data = actions.add_parser("data", help="the data folder")
-    fetch = data.add_subparsers(metavar="ACTION", required=True).add_parser("fetch", help="fill it from the Hub")
+    data = actions.add_parser("data", help="the data folder", description="The data folder.", formatter_class=Help)
+    fetch = add_command(
+        data.add_subparsers(metavar="ACTION", required=True),
+        "fetch",
+        "fill it from the Hub",
+        more="Needs the package datasets; scripts are never run.",
+        example="helene llm data fetch sst2 copa --data data",
+    )
     fetch.add_argument("tasks", nargs="*", help="default: all")
-    fetch.add_argument("--data", type=Path, required=True)
+    fetch.add_argument("--data", type=Path, required=True, help="the data folder; made when missing")
     fetch.set_defaults(func=do.fetch)
 
-    profile = actions.add_parser("profile", help="where a step's time goes, beside the least that each part takes")
+    profile = add_command(
+        actions,
+        "profile",
+        "where a step's time goes, beside the least that each part takes",
+        example="helene llm profile --shape opt-1.3b --method mezo helene --device cuda --json profile.json",
+    )
     profile.add_argument("--shape", help="of a model with random weights, such as opt-1.3b, in place of a run's")
     profile.add_argument("--batch", default="16x64", help="with --shape: rows and tokens a row")
     profile.add_argument("--method", nargs="+", default=["mezo"], choices=("mezo", "helene"), help="with --shape")
     profile.add_argument("--config", type=Path, help="a run's TOML file of settings")
     profile.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, over the file's")
-    profile.add_argument("--steps", type=int, default=20, help="steps to look at, after some to warm up (default: 20)")
+    profile.add_argument("--steps", type=int, default=20, help="steps to look at, after some to warm up")
     profile.add_argument("--json", type=Path, help="a file to write all numbers to")
     _where(profile, store=False, models=False)
     profile.set_defaults(func=do.profile)
 
-    measure = actions.add_parser("measure", help="records of what steps and evaluation cost on this machine")
+    measure = actions.add_parser(
+        "measure",
+        help="records of what steps and evaluation cost on this machine",
+        description="Records of what steps and evaluation cost on this machine.",
+        formatter_class=Help,
+    )
     _measure(measure.add_subparsers(dest="what", metavar="WHAT", required=True))
     measure.set_defaults(func=do.measure)
 
-    pages = actions.add_parser("pages", help="the committed rows as pages; needs no GPU, models or data")
-    pages.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports (default: reports)")
+    pages = add_command(
+        actions,
+        "pages",
+        "the committed rows as pages; needs no GPU, models or data",
+        example="helene llm pages --out reports",
+    )
+    pages.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports")
     pages.set_defaults(func=do.pages)
 
-    sensitivity = actions.add_parser("sensitivity", help="how forgiving each method's step size is, from records")
+    sensitivity = add_command(
+        actions,
+        "sensitivity",
+        "how forgiving each method's step size is, from records",
+        example="helene llm sensitivity llm_bench/records/rows/small-causal-sst2.jsonl",
+    )
     sensitivity.add_argument("records", type=Path, nargs="+", help="exported records")
     sensitivity.add_argument("--write", type=Path, metavar="PAGE", help="put the table between the page's marks")
     sensitivity.set_defaults(func=do.sensitivity)
 
-    demo = actions.add_parser("demo", help="two minutes on a CPU: pretrain tiny models, tune them, write the page")
-    demo.add_argument("--out", type=Path, default=Path("reports"))
-    demo.add_argument("--jobs", type=int, default=2)
+    demo = add_command(
+        actions,
+        "demo",
+        "two minutes on a CPU: pretrain tiny models, tune them, write the page",
+        more="Nothing is downloaded. It is a toy: it shows that the harness works, not which method is better.",
+        example="helene llm demo --out reports",
+    )
+    demo.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports")
+    demo.add_argument("--jobs", type=int, default=2, help="worker processes")
     demo.set_defaults(func=do.demo)
 
 
 def _measure(kinds: Any) -> None:
-    engine = kinds.add_parser("engine", help="the engine's step beside its floor and its rivals, on one GPU")
-    engine.add_argument("--parts", default="micro,overlap,table,memory,zero,profile")
-    engine.add_argument("--rounds", type=int, default=11)
-    parallel = kinds.add_parser("parallel", help="several GPUs of one host, each a process of torch.distributed.run")
-    parallel.add_argument("--rounds", type=int, default=9)
-    parallel.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    engine = add_command(
+        kinds,
+        "engine",
+        "the engine's step beside its floor and its rivals, on one GPU",
+        example="helene llm measure engine --shape opt-1.3b --out engine",
+    )
+    engine.add_argument("--parts", default="micro,overlap,table,memory,zero,profile", help="separated by commas")
+    engine.add_argument("--rounds", type=int, default=11, help="that each time is the median of")
+    parallel = add_command(
+        kinds,
+        "parallel",
+        "several GPUs of one host, each a process of torch.distributed.run",
+        more="Under torch.distributed.run it is python -m llm_bench.cli measure parallel, see docs/engine.md.",
+        example="helene llm measure parallel --out parallel",
+    )
+    parallel.add_argument("--rounds", type=int, default=9, help="that each time is the median of")
+    parallel.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="of all processes")
     for parser in (engine, parallel):
         parser.add_argument("--batches", default="16x64,16x256", help="rows and tokens a row")
-    harness = kinds.add_parser("harness", help="evaluation over pure forwards, a step outside forward and update")
+    harness = add_command(
+        kinds,
+        "harness",
+        "evaluation over pure forwards, a step outside forward and update",
+        example="helene llm measure harness --model gemma=DIR --data DIR --out harness",
+    )
     harness.add_argument("--model", required=True, metavar="[NAME=]DIR", help="a causal model, for evaluation")
     harness.add_argument("--data", type=Path, required=True, help="the data folder")
-    harness.add_argument("--device", default="cuda")
-    harness.add_argument("--steps", type=int, default=20)
-    products = kinds.add_parser("products", help="what TF32 and bfloat16 products change in c and in loss curves")
+    harness.add_argument("--device", default="cuda", help="cpu, cuda, cuda:1")
+    harness.add_argument("--steps", type=int, default=20, help="steps to time")
+    products = add_command(
+        kinds,
+        "products",
+        "what TF32 and bfloat16 products change in c and in loss curves",
+        example="helene llm measure products --model causal=DIR --data DIR --out products",
+    )
     products.add_argument("--model", action="append", required=True, metavar="KIND=DIR", help="once a kind")
     products.add_argument("--data", type=Path, required=True, help="the data folder")
-    products.add_argument("--device", default="cuda")
-    products.add_argument("--tasks", nargs="+", default=["causal/sst2:500:2", "causal/squad:200:1"])
+    products.add_argument("--device", default="cuda", help="cpu, cuda, cuda:1")
+    products.add_argument(
+        "--tasks", nargs="+", default=["causal/sst2:500:2", "causal/squad:200:1"], help="KIND/TASK:STEPS:SEEDS"
+    )
     products.add_argument("--products", nargs="+", default=["float32", "tf32"], help="float32 first")
-    products.add_argument("--directions", type=int, default=120)
+    products.add_argument("--directions", type=int, default=120, help="that c is measured on")
     products.add_argument("--names", nargs="+", default=[], metavar="KIND=NAME", help="of the models in the records")
     products.add_argument("--random-models", action="store_true", help="models need not know English (tests)")
     products.add_argument("--out", type=Path, required=True, help="folder of the records")
@@ -139,12 +236,12 @@ def _where(parser: argparse.ArgumentParser, *, store: bool, models: bool = True)
     )
     parser.add_argument("--data", type=Path, required=models, help="the data folder")
     parser.add_argument("--store", type=Path, required=store, help="file of records; made when missing")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 (default: cpu)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1")
     parser.add_argument("--work", type=Path, help="folder for runs under way (default: beside the store)")
 
 
 def _plan(parser: argparse.ArgumentParser, *, models: bool = True) -> None:
-    parser.add_argument("--preset", default="small", help="smoke, small, brief, parts or paper (default: small)")
+    parser.add_argument("--preset", default="small", help="smoke, small, brief, parts, all or paper")
     _where(parser, store=True, models=models)
     parser.add_argument("--minutes", type=_minutes, help="begin no run that would not end within this time")
     parser.add_argument("--methods", nargs="+", help="only these (default: the preset's)")
@@ -164,5 +261,5 @@ def _minutes(word: str) -> float:
 
 
 def _page(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports (default: reports)")
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports")
     parser.add_argument("--draw-only", action="store_true", help="make no run; show what the store has")

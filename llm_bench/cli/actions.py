@@ -40,7 +40,9 @@ def sweep(arguments: argparse.Namespace) -> int:
     from llm_bench.protocol.plan import cells
 
     bench = given.bench(arguments)
-    _execute(arguments, bench, cells(bench.preset))
+    wanted = [cell for cell in cells(bench.preset) if cell.kind in bench.models]
+    given.check_asked(arguments, wanted, "the sweep")
+    _execute(arguments, bench, wanted)
     return 0
 
 
@@ -63,10 +65,13 @@ def table(arguments: argparse.Namespace) -> int:
     from llm_bench.protocol.plan import cells_of_table, controls_beside
     from llm_bench.report import details, figures, tables
 
-    if arguments.which == "memory":
+    memory = arguments.which == "memory"
+    given.refuse(arguments, ("methods", "tasks", "tunings") if memory else ("shapes", "batches"), arguments.which)
+    if memory:
         return _memory(arguments)
     bench, paper = given.bench(arguments), TABLES[arguments.which]
-    wanted = cells_of_table(bench.preset, paper)
+    wanted = [cell for cell in cells_of_table(bench.preset, paper) if cell.kind in bench.models]
+    given.check_asked(arguments, wanted, f"table {arguments.which}")
     records = _execute(arguments, bench, wanted)
     made = tables.collect(bench, [*wanted, *controls_beside(bench.preset, paper)], records)
     command = given.command(arguments, "table")
@@ -125,7 +130,9 @@ def figure(arguments: argparse.Namespace) -> int:
     from llm_bench.report import details, figures, tables
 
     bench = given.bench(arguments, figures.FIGURES[arguments.which])
-    wanted = cells(bench.preset)
+    wanted = [cell for cell in cells(bench.preset) if cell.kind in bench.models]
+    shown = [cell for cell in wanted if cell.method in figures.FIGURES[arguments.which]]
+    given.check_asked(arguments, shown, f"figure {arguments.which}")
     records = _execute(arguments, bench, wanted)
     made = tables.collect(bench, wanted, records)
     command = given.command(arguments, "figure")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llm_bench.protocol.plan import Cell
 
 
 def named_models(words: list[str]) -> dict[str, str]:
@@ -114,6 +118,30 @@ def _all_known(option: str, given: list[str] | None, known: Any, preset: str) ->
     if unknown:
         names = ", ".join(dict.fromkeys(known))
         raise ValueError(f"{option} has {unknown[0]!r}, which preset {preset} does not; it has {names}")
+
+
+def check_asked(arguments: argparse.Namespace, cells: Sequence[Cell], page: str) -> None:
+    """Raise ValueError where a page would lack a method, a task or a tuning that was asked for, or be blank."""
+    if not cells:
+        raise ValueError(
+            f"{page} has nothing that preset {arguments.preset} runs with these models; give a model of its kind "
+            "(--model), or another preset"
+        )
+    for option, name in (("methods", "method"), ("tasks", "task"), ("tunings", "tuning")):
+        there = dict.fromkeys(getattr(cell, name) for cell in cells)
+        missing = [word for word in getattr(arguments, option) or [] if word not in there]
+        if missing:
+            raise ValueError(
+                f"{page} has no {name} {missing[0]!r} of preset {arguments.preset} with these models; it has "
+                f"{', '.join(there)}; `helene llm sweep` makes other runs"
+            )
+
+
+def refuse(arguments: argparse.Namespace, options: Sequence[str], table: str) -> None:
+    """Raise ValueError where an option is given that a table does not look at."""
+    for name in options:
+        if getattr(arguments, name):
+            raise ValueError(f"table {table} does not look at --{name}; leave it out")
 
 
 def executor(arguments: argparse.Namespace) -> Any:

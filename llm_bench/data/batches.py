@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from llm_bench.data.encode import Encoded
+from llm_bench.models.positions import Side
 
-Side = Literal["left", "right"]
 Batch = dict[str, Tensor]
 PAD_TO = 8
 COARSE_OPTION, COARSE_SITES = 64, 128  # tokens, sites of a batch

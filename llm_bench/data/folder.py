@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from llm_bench.data.files import label_names, rows_of
 from llm_bench.tasks.task import Labels, Task
 
 SUFFIXES = (".jsonl", ".parquet")
@@ -28,8 +29,8 @@ def read_split(folder: Path, task: Task, split: str) -> list[dict[str, Any]]:
 
     Raises:
         FileNotFoundError: If the folder or the split is missing.
-        ValueError: If a row is damaged, lacks a column, its label is none of the task's, or no example can be made of
-            it.
+        ValueError: If a row is damaged, lacks a column or has another type in it, its label is none of the task's, or
+            no example can be made of it.
     """
     path = split_path(folder, task.name, split)
     if path is None:
@@ -37,9 +38,9 @@ def read_split(folder: Path, task: Task, split: str) -> list[dict[str, Any]]:
             f"no {split} split of {task.name} in {folder}: expected {task.name}/{split}.jsonl or .parquet; "
             f"`helene llm data fetch {task.name} --data {folder}` makes it where the Hub can be reached"
         )
-    names = _label_names(path, task.labels)
+    names = label_names(path, task.labels)
     rows = []
-    for number, row in enumerate(_rows(path), start=1):
+    for number, row in enumerate(rows_of(path), start=1):
         where = f"row {number} of {path}"
         missing = [name for name in task.fields if name not in row or row[name] is None]
         if missing:
@@ -81,70 +82,6 @@ def fingerprint(rows: Sequence[Mapping[str, Any]]) -> str:
         digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode())
         digest.update(b"\n")
     return digest.hexdigest()[:16]
-
-
-def _text(value: Any, where: str) -> Any:
-    """A value of a Parquet file, its bytes as the text that some writers store as BINARY."""
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError as err:
-            raise ValueError(f"{where} is bytes that are no UTF-8 text; store the column as strings") from err
-    if isinstance(value, list):
-        return [_text(entry, where) for entry in value]
-    if isinstance(value, dict):
-        return {name: _text(entry, where) for name, entry in value.items()}
-    return value
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as parquet
-
-        for number, row in enumerate(parquet.read_table(path).to_pylist(), start=1):
-            yield {name: _text(value, f"{name} in row {number} of {path}") for name, value in row.items()}
-        return
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as err:
-                    raise ValueError(f"line {number} of {path} is not JSON ({err.msg}); fetch the file again") from err
-                if not isinstance(row, dict):
-                    raise ValueError(f"line {number} of {path} is a {type(row).__name__}; each must be an object")
-                yield row
-
-
-def _label_names(path: Path, labels: Labels | None) -> tuple[str, ...]:
-    """What the integers mean: as the data say, else in the order of the Hugging Face data set."""
-    if labels is None:
-        return ()
-    said = _names_in_json(path, labels) or _names_in_parquet(path, labels)
-    if said is None:
-        return labels.names
-    if set(said) != set(labels.names):
-        raise ValueError(
-            f"{path} names the classes of {labels.column!r} {', '.join(map(str, said))}; this task's are "
-            f"{', '.join(labels.names)}, so it is another data set or needs its own task file"
-        )
-    return tuple(said)
-
-
-def _names_in_json(path: Path, labels: Labels) -> list[str] | None:
-    beside = path.with_name("labels.json")
-    return json.loads(beside.read_text(encoding="utf-8")).get(labels.column) if beside.is_file() else None
-
-
-def _names_in_parquet(path: Path, labels: Labels) -> list[str] | None:
-    """The ClassLabel names that the `datasets` library leaves in a Parquet file's metadata."""
-    if path.suffix != ".parquet":
-        return None
-    import pyarrow.parquet as parquet
-
-    metadata = parquet.read_schema(path).metadata or {}
-    features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    return features.get(labels.column, {}).get("names")
 
 
 def _label(row: Mapping[str, Any], labels: Labels, names: Sequence[str], where: str) -> str | None:

@@ -126,7 +126,7 @@ def score(
         examples: In any order.
         max_tokens: Most tokens (padding included) of a batch.
         max_rows: Most rows of a batch.
-        side: Where rows are filled up; left for causal models, right for masked ones.
+        side: Where rows are filled up; the model's own unless given.
 
     Raises:
         FloatingPointError: If a log-likelihood is not finite.
@@ -184,7 +184,7 @@ def prepared(
     on_cpu = device.type == "cpu"
     max_tokens = max_tokens or (TOKENS_ON_CPU if on_cpu else TOKENS_ON_GPU)
     full = FULL_ON_CPU if on_cpu else FULL_ON_GPU
-    side = side or ("left" if model.kind == "causal" else "right")
+    side = side or model.side
     max_sites = max(1, LOGITS_AT_ONCE // model.module.config.get_text_config().vocab_size)
     limits = (max_tokens, max_rows or 1 << 62, max_sites, full)
     key = (tuple(map(id, examples)), model.pad_id, side, str(device), limits)

@@ -27,7 +27,10 @@ def generate(
     answers = [""] * len(prompts)
     while order:
         width = len(prompts[order[0]])
-        chosen, order = _split(order, max(1, max_tokens // (width + max_new_tokens)))
+        count = max(1, max_tokens // (width + max_new_tokens))
+        if model.side == "right":  # answers grow on the right: padding would have to be on the left
+            count = min(count, sum(len(prompts[index]) == width for index in order))
+        chosen, order = order[:count], order[count:]
         ids = torch.full((len(chosen), width), model.pad_id)
         mask = torch.zeros_like(ids)
         for row, index in enumerate(chosen):
@@ -36,10 +39,6 @@ def generate(
         for index, text in zip(chosen, _continue(model, ids, mask, max_new_tokens), strict=True):
             answers[index] = text
     return answers
-
-
-def _split(order: list[int], count: int) -> tuple[list[int], list[int]]:
-    return order[:count], order[count:]
 
 
 def _continue(model: LanguageModel, ids: Tensor, mask: Tensor, max_new_tokens: int) -> list[str]:

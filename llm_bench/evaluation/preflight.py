@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from helene.files import read_text
 from llm_bench.data.encode import Encoded
 from llm_bench.evaluation.evaluate import score
+from llm_bench.evaluation.plain_forward import choose_side
 from llm_bench.models.loading import LanguageModel
 from llm_bench.tasks.task import Task
 
@@ -54,6 +56,7 @@ def preflight(
     """
     report = {"first_token": _first_token(model), **_options(model, task, encoded)}
     text, expected = _known(source)
+    report |= choose_side(model, of_two_lengths(model, _tokens(model, text)))
     loss, bits = known_loss(model, text)
     report |= {"known_text_loss": loss, "known_text_bits_per_character": bits}
     if expected is not None and not abs(loss - expected) <= LOSS_TOLERANCE:
@@ -75,24 +78,38 @@ def known_loss(model: LanguageModel, text: str = KNOWN_TEXT) -> tuple[float, flo
     """Mean loss (nats a token) of a text and its bits a character.
 
     Causal: of each token given those before. Masked: of every seventh token, each masked alone (then the bits are of
-    those tokens' share of the characters).
+    those tokens' share of the characters). A text longer than the model's positions is cut.
     """
-    ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
-    if model.kind == "causal":
-        row = (*model.before, *ids)
-        first = max(len(model.before), 1)
-        option = tuple((p - first, row[p]) for p in range(first, len(row)))
-        examples = [Encoded((row[:-1],), tuple((0, p - 1) for p in range(first, len(row))), (option,), (0,))]
-    else:
-        start, examples = len(model.before), []
-        for place in range(0, len(ids), 7):
-            masked = [*model.before, *ids, *model.after]
-            masked[start + place] = model.tokenizer.mask_token_id
-            examples.append(Encoded((tuple(masked),), ((0, start + place),), (((0, ids[place]),),), (0,)))
-    scores = score(model, examples)
+    ids = _tokens(model, text)
+    scores = score(model, text_examples(model, ids))
     num_tokens = sum(int(count.sum()) for count in scores.counts)
     loss = -float(sum(total.sum() for total in scores.totals)) / num_tokens
     return loss, loss * len(ids) / len(text) / math.log(2)
+
+
+def text_examples(model: LanguageModel, ids: Sequence[int]) -> list[Encoded]:
+    """The text's tokens as options of their own: of one row, or of one for each token that is masked."""
+    ids = ids[: model.max_length - len(model.before) - len(model.after)]
+    if model.kind == "causal":
+        row = (*model.before, *ids)
+        first = max(len(model.before), 1)
+        options = tuple(((place - first, row[place]),) for place in range(first, len(row)))
+        return [Encoded((row[:-1],), tuple((0, place - 1) for place in range(first, len(row))), options, (0,))]
+    start, examples = len(model.before), []
+    for place in range(0, len(ids), 7):
+        masked = [*model.before, *ids, *model.after]
+        masked[start + place] = model.tokenizer.mask_token_id
+        examples.append(Encoded((tuple(masked),), ((0, start + place),), (((0, ids[place]),),), (0,)))
+    return examples
+
+
+def of_two_lengths(model: LanguageModel, ids: Sequence[int]) -> list[Encoded]:
+    """Rows that are padded, though by no more than to the next length that rows have, and one that is padded more."""
+    return [*text_examples(model, ids[:43])[:3], *text_examples(model, ids[:11])[:1]]
+
+
+def _tokens(model: LanguageModel, text: str) -> list[int]:
+    return list(model.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def _first_token(model: LanguageModel) -> list[int]:
@@ -145,8 +162,13 @@ def _known(source: str | os.PathLike[str] | None) -> tuple[str, float | None]:
     path = Path(source) / KNOWN_FILE if source is not None else None
     if path is None or not path.is_file():
         return KNOWN_TEXT, None
-    known = json.loads(path.read_text(encoding="utf-8"))
-    return known["text"], float(known["loss"])
+    try:
+        known = json.loads(read_text(path))
+        return str(known["text"]), float(known["loss"])
+    except (json.JSONDecodeError, LookupError, TypeError) as err:
+        raise ValueError(
+            f'{path} is damaged ({err!r}); it reads {{"text": ..., "loss": ...}}, or take it away'
+        ) from err
 
 
 def write_known(model: LanguageModel, folder: Path, text: str = KNOWN_TEXT) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from llm_bench.data.batches import Side, collate
+from llm_bench.data.batches import collate
 from llm_bench.data.encode import Encoded
 from llm_bench.evaluation import metrics
 from llm_bench.evaluation.scoring import site_states
@@ -55,13 +55,12 @@ def with_offsets(scores: Scores, offsets: NDArray[np.float64]) -> list[NDArray[n
 @torch.inference_mode()
 def features(model: LanguageModel, examples: Sequence[Encoded], max_rows: int = 16) -> NDArray[np.float64]:
     """What the head sees where the answer is due, shape (examples, width): behind the prompt, or at the mask."""
-    side: Side = "left" if model.kind == "causal" else "right"
     found: list[NDArray[np.float64]] = []
     order = sorted(range(len(examples)), key=lambda i: -len(examples[i].prompt))
     for start in range(0, len(order), max_rows):
         chosen = [examples[i] for i in order[start : start + max_rows]]
         probes = [Encoded((e.prompt,), ((0, _place(model, e)),), (((0, 0),),), (0,)) for e in chosen]
-        batch = collate(probes, model.pad_id, side, device=model.device)
+        batch = collate(probes, model.pad_id, model.side, device=model.device)
         found.append(site_states(model.module, batch).double().cpu().numpy())
     table = np.concatenate(found)
     return table[np.argsort(order)]

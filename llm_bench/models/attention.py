@@ -9,7 +9,7 @@ be captured as a CUDA graph.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,18 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "helene"
+
+_TAKEN = {"softcap", "position_bias", "sliding_window"}  # the window is in the mask already
+_ELSEWHERE = {  # what models hand down to every layer, and other attentions read
+    "position_ids",
+    "cache_position",
+    "use_cache",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "num_items_in_batch",
+    "deterministic",
+}
 
 
 class Prefix(nn.Module):
@@ -76,16 +88,22 @@ def attend(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """What models call; returns the output of shape (batch, time, heads, head size) and no weights."""
+    """What models call; returns the output of shape (batch, time, heads, head size) and no weights.
+
+    Raises:
+        ValueError: If a model gives it an argument that it does not take: leaving one out would change the scores.
+    """
     bare = _Capture.bare or _Capture.seen is not None
     if _Capture.seen is not None:
         _Capture.seen.append((module, key, value))
     causal = kwargs.pop("is_causal", None)
     causal = getattr(module, "is_causal", True) if causal is None else causal
+    prefix = None if bare else getattr(module, "prefix", None)
+    alone = isinstance(prefix, Prefix) or kwargs.get("softcap") is not None
+    _refuse_unknown(module, kwargs, _TAKEN - {"position_bias"} if alone else _TAKEN)
     if attention_mask is None and causal and query.shape[2] > 1:
         attention_mask = _causal_mask(query.shape[2], key.shape[2], query.device)
-    prefix = getattr(module, "prefix", None)
-    if isinstance(prefix, Prefix) and not bare:
+    if isinstance(prefix, Prefix):
         key, value = prefix(key, value)
         if attention_mask is not None:
             attention_mask = nn.functional.pad(
@@ -96,6 +114,15 @@ def attend(
     return sdpa_attention_forward(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=False, **kwargs
     )
+
+
+def _refuse_unknown(module: nn.Module, arguments: Mapping[str, Any], taken: set[str]) -> None:
+    for name, value in arguments.items():
+        if value is not None and name not in taken | _ELSEWHERE:
+            raise ValueError(
+                f"{type(module).__name__} gives its attention {name}, which llm_bench does not compute, so that scores "
+                "would be wrong; take a model of another architecture"
+            )
 
 
 def _causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,6 +17,7 @@ from torch import nn
 
 from llm_bench.models import attention, positions
 from llm_bench.models.fingerprint import fingerprint as of_content
+from llm_bench.models.positions import Side
 from llm_bench.tasks.task import Kind
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -36,6 +37,8 @@ class LanguageModel:
         before: Special tokens that the tokenizer puts in front.
         after: Those that it puts behind.
         max_length: Longest sequence that the positions allow.
+        side: Where rows are filled up: left for causal models, right for masked ones, unless
+            `llm_bench.evaluation.plain_forward` found the model exact on the other side alone.
     """
 
     module: Any
@@ -46,6 +49,7 @@ class LanguageModel:
     before: tuple[int, ...]
     after: tuple[int, ...]
     max_length: int
+    side: Side = "left"
 
     @property
     def device(self) -> torch.device:
@@ -89,7 +93,7 @@ def load(source: str | os.PathLike[str], kind: Kind, dtype: str = "float32", dev
             module, info = auto.from_pretrained(
                 source,
                 dtype=DTYPES[dtype],
-                attn_implementation=attention.NAME,
+                attn_implementation="eager",  # and ours by `wrap`, where the architecture lets it be chosen
                 output_loading_info=True,
                 trust_remote_code=False,
             )
@@ -120,11 +124,12 @@ def _damaged(source: str | os.PathLike[str]) -> Path | None:
 
 def wrap(module: Any, tokenizer: Any, kind: Kind, name: str, fingerprint: str = "none") -> LanguageModel:
     """A `LanguageModel` of what is in memory already; sets the attention of `llm_bench.models.attention`."""
-    module.set_attn_implementation(attention.NAME)
+    with quiet():
+        module.set_attn_implementation(attention.NAME)
     before, after = special_tokens(tokenizer)
-    return LanguageModel(
-        module.eval(), tokenizer, kind, name, fingerprint, before, after, positions.longest(module.config)
-    )
+    longest = positions.longest(module.config)
+    side: Literal["left", "right"] = "left" if kind == "causal" else "right"
+    return LanguageModel(module.eval(), tokenizer, kind, name, fingerprint, before, after, longest, side)
 
 
 def load_tokenizer(source: str | os.PathLike[str]) -> Any:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import Tensor
+
+Side = Literal["left", "right"]  # where rows are filled up
+SIDES: tuple[Side, ...] = get_args(Side)
 
 UNBOUNDED = 1 << 20  # relative positions without a table
 

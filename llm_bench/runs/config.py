@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from helene.files import read_text
 from llm_bench.models.loading import DTYPES
 from llm_bench.models.tuning import Tuning, TuningName
 from llm_bench.runs import methods
@@ -170,10 +171,10 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     values: dict[str, Any] = {}
     if path is not None:
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
+            values = tomllib.loads(read_text(path))
         except FileNotFoundError as err:
             raise FileNotFoundError(f"there is no file {path}; a run's settings are a TOML file") from err
-        except (OSError, UnicodeDecodeError) as err:
+        except OSError as err:
             raise ValueError(f"cannot read {path}: {err}; a run's settings are a TOML file") from err
         except tomllib.TOMLDecodeError as err:
             raise ValueError(f"{path} is not TOML: {err}") from err

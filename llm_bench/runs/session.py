@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from llm_bench.data import token_cache
-from llm_bench.data.batches import Batch, Side, collate
+from llm_bench.data.batches import Batch, collate
 from llm_bench.data.encode import Encoded
 from llm_bench.data.row_lengths import length_of, row_lengths
 from llm_bench.data.splits import Split
@@ -79,11 +79,6 @@ class Session:
         peaks.peaks.update(self.peaks.peaks)
         return peaks
 
-    @property
-    def side(self) -> Side:
-        """Where training rows are filled up."""
-        return "left" if self.model.kind == "causal" else "right"
-
     def tokens(self, config: RunConfig) -> Tokens:
         """The run's split in tokens; dev and training rows now, test rows only once they are asked for."""
         key = (config.task, config.data_seed, config.k, config.num_train, config.num_dev, config.num_test)
@@ -123,7 +118,7 @@ class Session:
         return collate(
             [tokens.train[row] for row in rows],
             self.model.pad_id,
-            self.side,
+            self.model.side,
             labels=tokens.task.loss == "classification",
             length=max(config.row_length, self._length(config, rows)),
             coarse=config.engine,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Row = Mapping[str, Any]
+FieldKind = Literal["text", "texts", "answers"]  # texts: a list of them; answers: {"text": [...]}, as SQuAD has them
 Kind = Literal["causal", "masked"]
 
 MASK = "<mask>"  # stands for the tokenizer's own mask token in a template
@@ -69,7 +70,7 @@ class Task:
     Attributes:
         name: As in the commands, for instance ``sst2``.
         kind: Which models it is for.
-        fields: Columns that every row must have, the label's apart.
+        fields: Columns that every row must have, the label's apart, and what stands in them.
         labels: The label column, or None.
         classes: The labels' names in the order of the options, or () where options differ from row to row.
         make: Row (its label already one of the names) to example; ValueError names the field that has none.
@@ -85,7 +86,7 @@ class Task:
 
     name: str
     kind: Kind
-    fields: tuple[str, ...]
+    fields: Mapping[str, FieldKind]
     labels: Labels | None
     classes: tuple[str, ...]
     make: Callable[[Row], Example]
@@ -107,7 +108,7 @@ def causal_task(
     name: str,
     *,
     hub: HubSource,
-    fields: tuple[str, ...],
+    fields: Mapping[str, FieldKind],
     prompt: Callable[[Row], str],
     labels: Labels | None = None,
     words: Mapping[str, str] | None = None,
@@ -123,7 +124,7 @@ def causal_task(
     Args:
         name: Of the task.
         hub: Where to fetch it.
-        fields: Columns that ``prompt`` and the others read.
+        fields: Columns that ``prompt`` and the others read, and what stands in them.
         prompt: Row to the text before the option.
         labels: The label column.
         words: Option of each class, by the class's name; the order is that of the options. Or else
@@ -148,14 +149,14 @@ def causal_task(
             raise ValueError("no right option follows from it")
         return Example(prompt(row), choices, right, tuple(references(row)) if references else ())
 
-    return Task(name, "causal", fields, labels, classes, _named(name, make), loss, metric, hub, dev_size)
+    return Task(name, "causal", fields, labels, classes, _named(name, fields, make), loss, metric, hub, dev_size)
 
 
 def masked_task(
     name: str,
     *,
     hub: HubSource,
-    fields: tuple[str, ...],
+    fields: Mapping[str, FieldKind],
     template: Callable[[Row], Sequence[str]],
     labels: Labels,
     words: Mapping[str, str],
@@ -167,7 +168,7 @@ def masked_task(
     Args:
         name: Of the task.
         hub: Where to fetch it.
-        fields: Columns that ``template`` reads.
+        fields: Columns that ``template`` reads, and what stands in them.
         template: Row to the pieces of text between the special tokens, those from the row as `Sentence`.
         labels: The label column.
         words: Label word of each class, by the class's name, without the leading space.
@@ -186,7 +187,7 @@ def masked_task(
         fields,
         labels,
         classes,
-        _named(name, make),
+        _named(name, fields, make),
         "classification",
         "accuracy",
         hub,
@@ -211,10 +212,13 @@ class _Noting(dict[str, Any]):
         return super().__getitem__(name)
 
 
-def _named(task: str, make: Callable[[Row], Example]) -> Callable[[Row], Example]:
-    """The same function; its errors name the field that they come from."""
+def _named(task: str, fields: Mapping[str, FieldKind], make: Callable[[Row], Example]) -> Callable[[Row], Example]:
+    """The same function; its errors name the field that they come from, and fields of another type are refused."""
 
     def named(row: Row) -> Example:
+        for name, kind in fields.items():
+            if name in row and not _fits(row[name], kind):
+                raise ValueError(f"{task} reads {_KINDS[kind]} in {name!r}, the row has {_shown(row[name])}")
         noting = _Noting(row)
         try:
             return make(noting)
@@ -222,12 +226,30 @@ def _named(task: str, make: Callable[[Row], Example]) -> Callable[[Row], Example
             have, last = f"the row has {', '.join(row) or 'no field'}", noting.last
             if last not in row:
                 raise ValueError(f"{task} needs the field {last!r}; {have}") from None
-            value = repr(row[last])
-            shown = value if len(value) <= 80 else f"{value[:77]}..."
-            said = f"({type(err).__name__}: {err})"
-            raise ValueError(f"{task} makes no example of {last!r} = {shown} {said}; {have}") from err
+            reason = f"({type(err).__name__}: {err})"
+            raise ValueError(f"{task} makes no example of {last!r} = {_shown(row[last])} {reason}; {have}") from err
 
     return named
+
+
+_KINDS: Mapping[FieldKind, str] = {
+    "text": "text",
+    "texts": "a list of texts",
+    "answers": "an object with a list of texts under 'text'",
+}
+
+
+def _fits(value: Any, kind: FieldKind) -> bool:
+    if kind == "text":
+        return isinstance(value, str)
+    if kind == "answers":
+        return isinstance(value, Mapping) and _fits(value.get("text"), "texts")
+    return isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def without_final_punctuation(text: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from helene.lab.commands import add_command
 from helene.lab.records import Record
 
 FIGURES = ("toy", "ablation", "floor", "triggers")
@@ -19,19 +20,23 @@ Write = Callable[[Path, Sequence[Record], str, Mapping[str, Any]], tuple[str, bo
 
 def add_figure_commands(subparsers: Any) -> None:
     """Register ``figure`` and ``agnb`` beneath ``helene scaling``."""
-    one = subparsers.add_parser(
+    one = add_command(
+        subparsers,
         "figure",
-        help="remake a figure of the paper: toy, ablation, floor, triggers",
-        description="Remake a figure of the paper with our own settings (it gives none) and say in one sentence what "
-        "it shows against what the paper says. Each takes about half a minute of one core, triggers two and a "
-        "half minutes; writes OUT/scaling/figures/NAME.html.",
+        "remake a figure of the paper: toy, ablation, floor, triggers",
+        more="The paper gives no settings, so they are our own. One sentence says what the figure shows against what "
+        "the paper says. Each takes half a minute of one core, triggers two and a half; writes "
+        "OUT/scaling/figures/NAME.html.",
+        example="helene scaling figure toy",
     )
-    one.add_argument("name", choices=FIGURES)
-    two = subparsers.add_parser(
+    one.add_argument("name", choices=FIGURES, help="which figure")
+    two = add_command(
+        subparsers,
         "agnb",
-        help="bias, spread and limit law of A-GNB against the batch size",
-        description="Measure what A-GNB estimates against the batch size, beside its rivals and the true diagonal; "
-        "half a minute of one core; writes OUT/scaling/agnb.html.",
+        "bias, spread and limit law of A-GNB against the batch size",
+        more="Its rivals and the true diagonal stand beside it. It takes half a minute of one core and writes "
+        "OUT/scaling/agnb.html.",
+        example="helene scaling agnb --out reports",
     )
     for parser, func in ((one, figure), (two, agnb)):
         parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
+import os
+import re
+import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -9,7 +14,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from helene import cli
+from helene import cli, extras
 from helene.lab.store import Record, Store
 
 
@@ -95,6 +100,79 @@ def test_exit_codes_and_one_line(commands, capsys, words, code, said):
 def test_bad_usage_exits_with_2(commands, capsys, words):
     assert run(*words) == 2
     assert "usage: helene" in capsys.readouterr().err
+
+
+def leaves(parser, words=()):
+    """Every command that takes no further word, and the words that lead to it."""
+    below = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    if not below or words == ("scaling",):
+        yield words, parser
+    for action in below:
+        for name, inner in action.choices.items():
+            yield from leaves(inner, (*words, name))
+
+
+@pytest.mark.parametrize("first", ["records", "index", "scaling", "llm"])
+def test_every_command_has_a_description_an_example_and_its_defaults(first):
+    parser = cli._parser([first])
+    found = [(words, one) for words, one in leaves(parser) if words[0] == first]
+    assert found
+    for words, one in found:
+        assert one.description, words
+        examples = re.findall(r"^  helene (.+?)(?:   .*)?$", one.epilog or "", re.MULTILINE)
+        assert examples, words
+        for example in examples:
+            parser.parse_args(shlex.split(example))
+            assert tuple(example.split()[: len(words)]) == words
+        said = one.format_help()
+        for action in one._actions:
+            if isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
+                continue
+            assert action.help, (words, action.dest)
+            if action.default not in (None, False, []):
+                shown = one._get_formatter()._get_help_string(action)
+                assert "default" in shown, (words, action.dest)
+        assert "example" in said
+
+
+@pytest.mark.parametrize(
+    ("module", "preferred", "said"),
+    [
+        ("scipy.stats", "scaling", "scipy is not installed; pip install 'helene[suite]'"),
+        ("flint", "", "python-flint is not installed; pip install 'helene[suite]'"),
+        ("sklearn", "llm", "scikit-learn is not installed; pip install 'helene[llm]'"),
+        ("jinja2", "index", "jinja2 is not installed; pip install 'helene[suite]'"),
+        ("a_module_that_does_not_exist", "llm", None),
+        (None, "", None),
+    ],
+)
+def test_a_missing_extra_is_named(module, preferred, said):
+    assert extras.advice(module, preferred) == said
+
+
+def test_a_command_names_the_extra_that_it_lacks(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.delitem(sys.modules, "helene.lab.pages", raising=False)
+    assert run("index", "--out", str(tmp_path)) == 1
+    assert capsys.readouterr().err == "helene: jinja2 is not installed; pip install 'helene[suite]'\n"
+
+
+@pytest.mark.parametrize(("adapter", "lacks"), [("trainer", "transformers"), ("checkpoints", "safetensors")])
+def test_an_adapter_names_the_extra_that_it_lacks(monkeypatch, adapter, lacks):
+    monkeypatch.setitem(sys.modules, lacks, None)
+    monkeypatch.delitem(sys.modules, f"helene.integrations.{adapter}", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=rf"{lacks} is not installed; pip install 'helene\[llm\]'"):
+        importlib.import_module(f"helene.integrations.{adapter}")
+
+
+def test_the_shell_completes():
+    """The words that argcomplete writes to the shell; a package's options are known once its word stands."""
+    pytest.importorskip("argcomplete")
+    for line, expected in (("helene sca", "scaling "), ("helene scaling --pre", "--preset "), ("helene broken x", "")):
+        env = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "|", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+        command = f"{shlex.quote(sys.executable)} -m helene.cli 8>&1 9>/dev/null >/dev/null"
+        done = subprocess.run(["bash", "-c", command], env={**os.environ, **env}, capture_output=True, text=True)
+        assert (done.stdout, done.stderr) == (expected, ""), line
 
 
 def test_traceback_shows_all(commands):

@@ -115,6 +115,21 @@ def test_commands(tiny, tmp_path, capsys, monkeypatch):
         (["profile", "--shape", "opt-tiny", "--batch", "0x4"], "rows and tokens a row, such as 16x64; got '0x4'"),
         (["table", "1", "--methods", "mezo", "nope"], "there is no method 'nope'; there are mezo, helene"),
         (["table", "1", "--methods", "nope", "--draw-only"], "there is no method 'nope'; there are mezo, helene"),
+        (
+            ["table", "2", "--methods", "mezo", "zo-adam"],
+            "table 2 has no method 'zo-adam' of preset small with these models; it has mezo; `helene llm sweep` makes",
+        ),
+        (
+            ["table", "2", "--methods", "zo-adam", "--draw-only"],
+            "table 2 has nothing that preset small runs with these",
+        ),
+        (["table", "1"], "table 1 has nothing that preset small runs with these models; give a model of its kind"),
+        (["table", "3", "--tasks", "copa"], "table 3 has nothing that preset small runs"),
+        (["table", "3", "--tasks", "sst2", "copa"], "table 3 has no task 'copa' of preset small with these models"),
+        (["table", "2", "--tunings", "full", "lora", "--methods", "zero-shot"], "table 2 has no tuning 'lora'"),
+        (["figure", "curves", "--methods", "mezo", "zo-adam"], "figure curves has no method 'zo-adam'"),
+        (["table", "memory", "--methods", "mezo"], "table memory does not look at --methods; leave it out"),
+        (["table", "2", "--shapes", "opt-1.3b"], "table 2 does not look at --shapes; leave it out"),
         (["run", "--config", "nofile.toml"], "there is no file nofile.toml; a run's settings are a TOML file"),
     ],
 )

@@ -1,13 +1,18 @@
+import codecs
 import json
+import math
+import random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from llm_bench.data import folder, splits
+from llm_bench.data import splits
 from llm_bench.data.fetch import fetch
+from llm_bench.data.files import rows_of
 from llm_bench.data.folder import read_split
-from llm_bench.tasks import get_task
+from llm_bench.tasks import get_task, task_names
+from llm_bench.tiny.grammar import MAKERS
 
 SST2, CB, SNLI = get_task("sst2", "masked"), get_task("cb", "causal"), get_task("snli", "masked")
 
@@ -107,20 +112,22 @@ MALFORMED = [
         "sst2",
         "masked",
         {"sentence": 5, "label": 0},
-        "sst2 makes no example of 'sentence' = 5 .*the row has sentence, label",
+        "sst2 reads text in 'sentence', the row has 5$",
     ),
     (
         "squad",
         "causal",
         {"answers": ["a"]},
-        r"squad makes no example of 'answers' = \['a'\] .*has title, context, question",
+        r"squad reads an object with a list of texts under 'text' in 'answers', the row has \['a'\]$",
     ),
     ("squad", "causal", {"answers": {"text": []}}, "squad makes no example of 'answers' = {'text': .*out of range"),
-    ("squad", "causal", {"answers": {}}, "squad makes no example of 'answers' = {} .*KeyError: 'text'"),
+    ("squad", "causal", {"answers": {}}, "under 'text' in 'answers', the row has {}$"),
     ("record", "causal", {"answers": ["Cy"]}, r"'answers' = \['Cy'\] .*'Cy' is none of the entities Al, Bo"),
     ("record", "causal", {"answers": []}, r"'answers' = \[\] .*no right option follows from it"),
-    ("record", "causal", {"passage": {"text": "x" * 99}, "entities": 7}, "'entities' = 7 "),
-    ("copa", "causal", {"choice2": ["x" * 99]}, "'choice2' = .{77}[.][.][.] "),
+    ("record", "causal", {"entities": 7}, "record reads a list of texts in 'entities', the row has 7$"),
+    ("record", "causal", {"entities": ["Al", 7]}, r"a list of texts in 'entities', the row has \['Al', 7\]$"),
+    ("sst2", "masked", {"sentence": float("nan")}, "reads text in 'sentence', the row has nan$"),
+    ("copa", "causal", {"choice2": ["x" * 99]}, "'choice2', the row has .{77}[.][.][.]$"),
 ]
 
 
@@ -240,7 +247,65 @@ def test_text_that_parquet_stores_as_bytes_is_text(tmp_path):
     assert [r["sentence"] for r in read_split(tmp_path, SST2, "train")] == [row["sentence"] for row in rows]
     nested = [{"answers": {"text": ["caf\N{LATIN SMALL LETTER E WITH ACUTE}".encode()], "start": [3]}}]
     parquet(tmp_path / "nested/train.parquet", nested)
-    assert list(folder._rows(tmp_path / "nested/train.parquet")) == [{"answers": {"text": ["caf\xe9"], "start": [3]}}]
+    assert list(rows_of(tmp_path / "nested/train.parquet")) == [{"answers": {"text": ["caf\xe9"], "start": [3]}}]
     parquet(tmp_path / "bad/train.parquet", [{"sentence": b"fine"}, {"sentence": b"caf\xe9"}])
     with pytest.raises(ValueError, match=r"sentence in row 2 of .*bad.train\.parquet is bytes that are no UTF-8 text"):
-        list(folder._rows(tmp_path / "bad/train.parquet"))
+        list(rows_of(tmp_path / "bad/train.parquet"))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_data(tmp_path):
+    write(tmp_path, "sst2", "train", reviews(3))
+    expected = read_split(tmp_path, SST2, "train")
+    path = tmp_path / "sst2/train.jsonl"
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert read_split(tmp_path, SST2, "train") == expected
+    (tmp_path / "sst2/labels.json").write_bytes(codecs.BOM_UTF8 + b'{"label": ["positive", "negative"]}')
+    assert [row["label"] for row in read_split(tmp_path, SST2, "train")] == ["positive", "negative", "positive"]
+
+
+DAMAGED = [
+    (
+        "train.jsonl",
+        '{"sentence": "caf\xe9", "label": 1}'.encode("latin-1"),
+        "train.jsonl is no UTF-8 text but another",
+    ),
+    ("train.jsonl", '{"sentence": "x", "label": 1}'.encode("utf-16"), "train.jsonl is no UTF-8 text but UTF-16 .*save"),
+    ("train.parquet", b"PAR1 and no more", "train.parquet is damaged, or no Parquet file .*fetch the file again"),
+    ("labels.json", b'["negative", "positive"]', r"labels.json is a list; it reads {.label.: \[names\]}"),
+    ("labels.json", b'{"label": ["negative"', "labels.json is not JSON"),
+    ("labels.json", '{"label": []}'.encode("utf-16"), "labels.json is no UTF-8 text but UTF-16"),
+    ("labels.json", b'{"label": "negative"}', "labels.json names the classes of 'label' 'negative'; this task's are"),
+    ("labels.json", b'{"label": ["negative", "positive", "negative"]}', "each once, so it is another data set"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "text"), DAMAGED)
+def test_damaged_files_are_named(tmp_path, name, content, text):
+    if name == "labels.json":
+        write(tmp_path, "sst2", "train", reviews(2))
+    (tmp_path / "sst2").mkdir(exist_ok=True)
+    (tmp_path / "sst2" / name).write_bytes(content)
+    with pytest.raises(ValueError, match=text) as caught:
+        read_split(tmp_path, SST2, "train")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("metadata", [b"{broken", b'["a list"]', b'{"info": {"features": {"label": 3}}}'])
+def test_damaged_metadata_name_the_file(tmp_path, metadata):
+    table = pa.Table.from_pylist(reviews(2)).replace_schema_metadata({"huggingface": metadata})
+    (tmp_path / "sst2").mkdir()
+    pq.write_table(table, tmp_path / "sst2/train.parquet")
+    with pytest.raises(ValueError, match=r"the metadata 'huggingface' of .*train.parquet is damaged"):
+        read_split(tmp_path, SST2, "train")
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in ("masked", "causal") for name in task_names(kind)])
+def test_every_field_of_every_task_takes_its_type_alone(kind, name):
+    task = get_task(name, kind)
+    row = dict(MAKERS[name](random.Random(0)))
+    row |= {task.labels.column: task.labels.names[0]} if task.labels else {}
+    task.make(row)
+    for field in task.fields:
+        for value in (math.nan, b"bytes", 7, None, [b"bytes"], {"text": [math.nan]}, {"text": "a"}):
+            with pytest.raises(ValueError, match=rf"^{name} reads .* in '{field}', the row has"):
+                task.make({**row, field: value})

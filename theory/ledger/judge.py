@@ -106,11 +106,14 @@ class Examined:
 
 #: What judgements of this process failed at, by claim: what other claims rest on.
 _FAILURES: dict[str, tuple[str, ...]] = {}
+#: What the claims judged in this process came to.
+EXAMINED: dict[str, Examined] = {}
 
 
 def judge(claim: Claim) -> Judgement:
     """Runs all of the claim's evidence in this process and compares what it backs with what is expected."""
-    judgement = conclude(claim, examine_claim(claim))
+    EXAMINED[claim.id] = examine_claim(claim)
+    judgement = conclude(claim, EXAMINED[claim.id])
     _FAILURES[claim.id] = judgement.failures
     return judgement
 

@@ -13,7 +13,7 @@ def _prompt(row: Row) -> str:
 TASK = causal_task(
     "boolq",
     hub=HubSource("aps/super_glue", "boolq", GLUE_SPLITS),
-    fields=("passage", "question"),
+    fields={"passage": "text", "question": "text"},
     labels=Labels("label", ("False", "True")),
     prompt=_prompt,
     words={"True": "Yes", "False": "No"},

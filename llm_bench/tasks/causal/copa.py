@@ -20,7 +20,7 @@ def _choice(text: str) -> str:
 TASK = causal_task(
     "copa",
     hub=HubSource("aps/super_glue", "copa", GLUE_SPLITS),
-    fields=("premise", "choice1", "choice2", "question"),
+    fields={"premise": "text", "choice1": "text", "choice2": "text", "question": "text"},
     labels=Labels("label", _NAMES),
     prompt=_prompt,
     options=lambda row: [_choice(row[name]) for name in _NAMES],

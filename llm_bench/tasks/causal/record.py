@@ -20,7 +20,7 @@ def _gold(row: Row) -> list[int]:
 TASK = causal_task(
     "record",
     hub=HubSource("aps/super_glue", "record", GLUE_SPLITS),
-    fields=("passage", "query", "entities", "answers"),
+    fields={"passage": "text", "query": "text", "entities": "texts", "answers": "texts"},
     prompt=lambda row: f"{row['passage']}\n-".replace("@highlight\n", "- "),
     options=lambda row: [f" {row['query'].replace('@placeholder', entity)}" for entity in _entities(row)],
     gold=_gold,

@@ -12,7 +12,7 @@ def _prompt(row: Row) -> str:
 TASK = causal_task(
     "squad",
     hub=HubSource("rajpurkar/squad", None, GLUE_SPLITS),
-    fields=("title", "context", "question", "answers"),
+    fields={"title": "text", "context": "text", "question": "text", "answers": "answers"},
     prompt=_prompt,
     options=lambda row: [f" {row['answers']['text'][0]}\n"],
     references=lambda row: row["answers"]["text"],

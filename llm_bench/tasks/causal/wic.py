@@ -13,7 +13,7 @@ def _prompt(row: Row) -> str:
 TASK = causal_task(
     "wic",
     hub=HubSource("aps/super_glue", "wic", GLUE_SPLITS),
-    fields=("word", "sentence1", "sentence2"),
+    fields={"word": "text", "sentence1": "text", "sentence2": "text"},
     labels=Labels("label", ("False", "True")),
     prompt=_prompt,
     words={"False": "No", "True": "Yes"},

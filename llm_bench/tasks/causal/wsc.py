@@ -13,7 +13,7 @@ def _prompt(row: Row) -> str:
 TASK = causal_task(
     "wsc",
     hub=HubSource("aps/super_glue", "wsc.fixed", GLUE_SPLITS),
-    fields=("text", "span1_text", "span2_text"),
+    fields={"text": "text", "span1_text": "text", "span2_text": "text"},
     labels=Labels("label", ("False", "True")),
     prompt=_prompt,
     words={"False": "No", "True": "Yes"},

@@ -7,7 +7,7 @@ from llm_bench.tasks.task import HubSource, Labels, entailment_template, masked_
 TASK = masked_task(
     "mnli",
     hub=HubSource("nyu-mll/glue", "mnli", {"train": "train", "test": "validation_matched"}),
-    fields=("premise", "hypothesis"),
+    fields={"premise": "text", "hypothesis": "text"},
     labels=Labels("label", ("entailment", "neutral", "contradiction")),
     template=entailment_template,
     words={"entailment": "Yes", "neutral": "Maybe", "contradiction": "No"},

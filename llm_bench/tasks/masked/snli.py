@@ -7,7 +7,7 @@ from llm_bench.tasks.task import HubSource, Labels, entailment_template, masked_
 TASK = masked_task(
     "snli",
     hub=HubSource("stanfordnlp/snli", None, {"train": "train", "test": "validation"}),
-    fields=("premise", "hypothesis"),
+    fields={"premise": "text", "hypothesis": "text"},
     labels=Labels("label", ("entailment", "neutral", "contradiction"), unlabelled=True),
     template=entailment_template,
     words={"entailment": "Yes", "neutral": "Maybe", "contradiction": "No"},

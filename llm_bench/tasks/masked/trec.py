@@ -8,7 +8,7 @@ from llm_bench.tasks.task import MASK, HubSource, Labels, Sentence, masked_task
 TASK = masked_task(
     "trec",
     hub=HubSource("CogComp/trec", None, {"train": "train", "test": "test"}),
-    fields=("text",),
+    fields={"text": "text"},
     labels=Labels("coarse_label", ("ABBR", "ENTY", "DESC", "HUM", "LOC", "NUM")),
     template=lambda row: (MASK, ":", Sentence(f" {row['text'].strip()}")),
     words={

@@ -1,0 +1,159 @@
+"""What README.md and docs/findings/ say is what the committed records say; their links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from tools import learned, steps_picture
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / n / "README.md" for n in ("theory", "llm_bench"))]
+LLM = ROOT / "llm_bench" / "records"
+SHAPES = {"1.3B": "opt-1.3b", "2.7B": "opt-2.7b", "6.7B": "opt-6.7b", "13B": "opt-13b"}
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def table(page: str, head: str) -> list[list[str]]:
+    """The rows of the table whose head starts so."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    lines = text[text.index(head) :].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in (lines[0], *lines[2:])]
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith("http"):
+            path, _, anchor = target.partition("#")
+            there = (page.parent / path) if path else page
+            assert there.exists(), target
+            assert not anchor or anchor in anchors(there), target
+
+
+def test_the_readme_fits_its_bounds():
+    """A page of 120 lines at most; five findings of 40 words at most, with a link each."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    found = re.split(r"^\* ", text.partition("## What was found\n")[2].partition("\n## ")[0], flags=re.MULTILINE)[1:]
+    assert len(found) == 5
+    for bullet in found:
+        assert bullet.count("](") == 1, bullet
+        assert len(re.sub(r"\(\[.*?\]\(.*?\)\)", "", bullet, flags=re.DOTALL).split()) <= 40, bullet
+
+
+def test_the_picture_shows_the_records():
+    told = re.search(r'aria-label="([^"]+)"', steps_picture.PICTURE.read_text(encoding="utf-8"))
+    assert told is not None
+    assert told[1] == steps_picture.told(steps_picture.series()), f"run: {steps_picture.COMMAND}"
+
+
+def test_the_readmes_gigabytes_and_milliseconds():
+    def gigabytes(model: str, name: str) -> str:
+        (found,) = [r["result"] for r in measured if (r["config"]["model"], r["config"]["name"]) == (model, name)]
+        if found["peak_bytes"] is None:
+            return f"{found['predicted_bytes']['total'] / 1e9:.0f}, does not fit"
+        return f"{found['peak_bytes'] / 1e9:.1f}"
+
+    measured = [r for r in records(LLM / "memory-h200.jsonl") if "config" in r and r["config"]["batch"] == "16x64"]
+    _, *rows = table("README.md", "| | MeZO full, GB")
+    assert [row[0] for row in rows] == list(SHAPES)
+    for shape, full, lora, helene, adam, *_ in rows:
+        model = SHAPES[shape]
+        assert full == gigabytes(model, "MeZO")
+        assert lora == gigabytes(model, "LoRA, MeZO")
+        assert helene == f"{gigabytes(model, 'HELENE, 8-bit state')}, {gigabytes(model, 'HELENE, bf16 state')}"
+        assert adam == gigabytes(model, "FT Adam, fp32 weights")
+    steps = {
+        r["config"]["contestant"]: f"{1e3 * r['result']['median_seconds']:.0f}"
+        for r in records(LLM / "engine-h200.jsonl")
+        if "config" in r and r["config"].get("contestant") and r["config"]["length"] == 64
+    }
+    assert rows[0][5] == ", ".join(steps[name] for name in ("MeZO", "lora: MeZO", "prefix: MeZO"))
+    assert rows[0][6] == ", ".join(steps[name] for name in ("HELENE, 8-bit state", "HELENE, bf16 state"))
+
+
+FAMILIES = {  # of the page on scaling: the series of its records, without the method
+    "quadratics": "quadratic-coordinate",
+    "quadratics, d to 4,096": "large-coordinate",
+    "ill-conditioned quadratics": "ill_conditioned-coordinate",
+    "low-rank quadratics": "low_rank-coordinate",
+    "quadratics, unlike layers": "heterogeneous-layer_gap",
+    "coupled layers": "coupled_half-coordinate",
+    "strongly coupled layers": "coupled_strong-coordinate",
+    "log-cosh": "log_cosh-coordinate",
+    "log-cosh, one wide layer": "one_wide-coordinate",
+    "log-cosh, unlike layers": "heterogeneous_log_cosh-layer_gap",
+    "log-cosh, one function in four partitions": "relabelled-coordinate",
+    "softplus": "softplus-coordinate",
+    "quartic": "quartic-coordinate",
+    "digits, real data": "digits-coordinate",
+    "softmax regression, real data": "softmax-coordinate",
+    "breast cancer, real data": "breast_cancer-coordinate",
+}
+
+
+def test_the_page_on_scaling():
+    """Every family's exponents and ratios, with their intervals."""
+
+    def shown(interval: list[float] | None) -> str:
+        if interval is None:
+            return "d is fixed"
+        middle, low, high = (f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−") for value in interval)
+        return f"{middle} [{low}, {high}]"
+
+    series = {r["series"]: r for r in records(ROOT / "synthetic" / "records" / "full.jsonl") if "series" in r}
+    _, *rows = table("docs/findings/scaling.md", "| family | β")
+    assert [row[0] for row in rows] == list(FAMILIES)
+    for label, *cells in rows:
+        helene, ball = (series[f"{FAMILIES[label]}-{method}"] for method in ("helene", "heavy_ball"))
+        against = (helene["steps_against_mezo"], ball["steps_against_mezo"])
+        assert cells == [shown(value) for value in (helene["beta"], helene["alpha"], *against)], label
+
+
+def accuracies(file: str, method: str) -> list[float]:
+    """Of the test runs, by seed."""
+    runs = [r for r in records(LLM / "rows" / f"{file}.jsonl") if r.get("config", {}).get("method") == method]
+    tests = [r for r in runs if r["config"]["role"] == "test"]
+    return [r["result"]["test"]["metric"] for r in sorted(tests, key=lambda r: r["config"]["seed"])]
+
+
+def test_the_page_on_language_models():
+    """Its table and the README's line are those of the records; where a section lists seeds, they are these."""
+    found = learned.rows()
+    page = learned.PAGE.read_text(encoding="utf-8")
+    assert page == learned.placed(page, found), f"run: {learned.COMMAND}"
+    assert learned.sentence(found) in learned.README.read_text(encoding="utf-8"), f"run: {learned.COMMAND}"
+    for file in ("small-causal-sst2", "parts-causal-sst2", "small-masked-sst2", "all-causal-wic", "brief-causal-rte"):
+        for method in ("mezo", "helene"):
+            assert ", ".join(f"{value:.3f}" for value in accuracies(file, method)) in page, (file, method)
+
+
+def test_what_counts_as_learned():
+    """Two standard errors above the better control; a method that was not run has no verdict."""
+    row = learned.Row("t", "m", 9, "f", {"zero-shot": [0.5], "bias-only": [0.6, 0.7], "mezo": [0.74]}, 100)
+    assert (row.error, row.learned("mezo"), row.learned("helene")) == (0.05, False, None)
+    row.results["mezo"] = [0.7, 0.81]
+    assert row.learned("mezo")
+
+
+def test_the_readmes_headline():
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    told = re.search(r"HELENE reaches ([\d.]+) where MeZO reaches ([\d.]+) .* linear probe .* reaches ([\d.]+)\.", text)
+    assert told is not None
+    means = [fmean(accuracies("small-causal-sst2", method)) for method in ("helene", "mezo", "linear-probe")]
+    assert list(told.groups()) == [f"{mean:.2f}" for mean in means]

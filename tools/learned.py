@@ -1,0 +1,148 @@
+"""Where MeZO and HELENE learned, from the committed rows.
+
+``python -m tools.learned`` writes the table of ``docs/findings/language_models.md`` and the line of ``README.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from helene.files import write_text
+
+ROOT = Path(__file__).parents[1]
+ROWS, README = ROOT / "llm_bench" / "records" / "rows", ROOT / "README.md"
+PAGE = ROOT / "docs" / "findings" / "language_models.md"
+COMMAND = "python -m tools.learned"
+BEGIN, END = "<!-- learned: begin -->", "<!-- learned: end -->"
+COLUMNS = {
+    "mezo": "MeZO",
+    "helene": "HELENE",
+    "ft-adam": "Adam",
+    "zero-shot": "untrained",
+    "bias-only": "one bias a class",
+    "linear-probe": "linear probe",
+    "icl": "in context",
+}
+BOTH = ("mezo", "helene")
+TASKS = {
+    **{"sst2": "SST-2", "sst5": "SST-5", "trec": "TREC", "mnli": "MNLI", "snli": "SNLI", "rte": "RTE", "cb": "CB"},
+    **{"wic": "WiC", "wsc": "WSC", "copa": "COPA", "boolq": "BoolQ", "squad": "SQuAD", "record": "ReCoRD"},
+}
+MODELS = {"gemma": "Gemma", "MiniLM-L6 with an MLM head trained here": "MiniLM-L6"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """The test results of one file of rows.
+
+    Attributes:
+        task: As the paper writes it.
+        model: Its short name.
+        steps: Of the zeroth-order methods; 0 where none is there.
+        file: Of the records.
+        results: By method, one a seed.
+        number: Test examples.
+    """
+
+    task: str
+    model: str
+    steps: int
+    file: str
+    results: dict[str, list[float]]
+    number: int
+
+    @property
+    def error(self) -> float:
+        """Standard error of an accuracy near that of the untrained model."""
+        p = fmean(self.results["zero-shot"])
+        return math.sqrt(p * (1 - p) / self.number)
+
+    def learned(self, method: str) -> bool | None:
+        """Whether its mean is two standard errors above the untrained model and a bias; None where it was not run."""
+        if method not in self.results:
+            return None
+        controls = [fmean(self.results[name]) for name in ("zero-shot", "bias-only") if name in self.results]
+        return fmean(self.results[method]) > max(controls) + 2 * self.error
+
+
+def rows() -> list[Row]:
+    """Of every file with an untrained model's result, causal models first."""
+    found = []
+    for path in sorted(ROWS.glob("*.jsonl"), key=lambda path: (path.stem.split("-")[1:], path.stem)):
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        runs = [line for line in lines if "config" in line and line["config"]["role"] == "test"]
+        tests = [(run["config"], run["result"]["test"]) for run in runs if run["result"].get("test")]
+        results: dict[str, list[float]] = {}
+        for config, test in sorted(tests, key=lambda one: (one[0]["seed"], one[0]["data_seed"])):
+            results.setdefault(config["method"], []).append(test["metric"])
+        if "zero-shot" in results:
+            config, test = tests[0]
+            steps = max(config["steps"] for config, _ in tests)
+            task, model = TASKS[config["task"]], MODELS.get(config["model"], config["model"])
+            found.append(Row(task, model, steps, path.name, results, test["num_examples"]))
+    return found
+
+
+def shown(values: Sequence[float]) -> str:
+    """The mean, and the range over seeds where they differ."""
+    low, mean, high = (f"{value:.3f}" for value in (min(values), fmean(values), max(values)))
+    return mean if low == high else f"{mean} ({low}–{high})"
+
+
+def table(found: Sequence[Row]) -> str:
+    """Rows in which a method trained, those where one learned first; columns that have a value."""
+    trained = sorted((row for row in found if row.steps), key=lambda row: not any(map(row.learned, BOTH)))
+    methods = [name for name in COLUMNS if any(name in row.results for row in trained)]
+    head = ["task, model, steps", *(COLUMNS[name] for name in methods), "learned", "records"]
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    for row in trained:
+        cells = [shown(row.results[name]) if name in row.results else "not run" for name in methods]
+        names = [COLUMNS[name] for name in BOTH if row.learned(name)]
+        label = f"{row.task}, {row.model}, {row.steps:,}"
+        link = f"[{row.file.split('-')[0]}](../../llm_bench/records/rows/{row.file})"
+        lines.append(f"| {' | '.join([label, *cells, ', '.join(names) or 'none', link])} |")
+    return "\n".join(lines) + "\n"
+
+
+def sentence(found: Sequence[Row]) -> str:
+    """The line of the README; a task is named with its model."""
+
+    def named(chosen: Sequence[Row]) -> str:
+        return ", ".join(dict.fromkeys(f"{row.task} ({row.model})" for row in chosen))
+
+    trained = [row for row in found if row.learned("mezo") is not None]
+    parts = [f"{COLUMNS[method]} on {named([r for r in trained if r.learned(method)]) or 'none'}" for method in BOTH]
+    neither = [row for row in trained if all(row.learned(method) is False for method in BOTH)]
+    return f"**Where it learned**: {'; '.join(parts)}. **Where neither did**: {named(neither)}."
+
+
+def placed(page: str, found: Sequence[Row]) -> str:
+    """The page with the table between its marks.
+
+    Raises:
+        ValueError: If a mark is missing.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"the page lacks the marks {BEGIN} and {END}; add them")
+    return f"{before}{BEGIN}\n{table(found)}{END}{after}"
+
+
+def main() -> None:
+    """Writes the table and the line."""
+    found = rows()
+    write_text(PAGE, placed(PAGE.read_text(encoding="utf-8"), found))
+    readme = README.read_text(encoding="utf-8")
+    write_text(README, re.sub(r"^\*\*Where it learned\*\*.*$", sentence(found), readme, flags=re.MULTILINE))
+    print(f"written: {PAGE.relative_to(ROOT)}, {README.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
