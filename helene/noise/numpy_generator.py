@@ -39,7 +39,7 @@ def integers(
     check_key(seed, step, draw, parameter, start + count)
     first, last = blocks(start, count)
     out = np.empty((last - first, 4), np.uint32)
-    work, key = _workspace(last - first), _words(step, draw, parameter)
+    work, key = _workspace(last - first), np.array(counter_words(step, draw, parameter), np.uint64)[:, None]
     for lo in range(first, last, _CHUNK):
         hi = min(lo + _CHUNK, last)
         for column, packed in enumerate(_philox(np.arange(lo, hi, dtype=np.uint64), *key, seed, rounds, work)):
@@ -53,7 +53,7 @@ def normal(seed: int, step: int, draw: int, parameter: int, start: int, count: i
     """`helene.noise.normal` as an array; the key is taken as it is."""
     first, last = blocks(start, count)
     out = np.empty((last - first, 4), np.float32)
-    work, key = _workspace(last - first), _words(step, draw, parameter)
+    work, key = _workspace(last - first), np.array(counter_words(step, draw, parameter), np.uint64)[:, None]
     for lo in range(first, last, _CHUNK):
         hi = min(lo + _CHUNK, last)
         a, b = _philox(np.arange(lo, hi, dtype=np.uint64), *key, seed, ROUNDS, work)
@@ -80,11 +80,6 @@ def _workspace(num_blocks: int) -> _Workspace:
     if not hasattr(_local, "work"):
         _local.work = _Workspace(_CHUNK)
     return _local.work
-
-
-def _words(step: int, draw: int, parameter: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    c1, c2, c3 = counter_words(step, draw, parameter)
-    return np.uint64(c1).reshape(1), np.uint64(c2).reshape(1), np.uint64(c3).reshape(1)
 
 
 @lru_cache(64)
