@@ -158,6 +158,7 @@ class Trajectory:
             for group, values in zip(optimizer.param_groups, before, strict=True):
                 group.update(values)
             raise
+        optimizer.take_ids(self.header["identity"])
         for i, scalars in enumerate(self.scalars[:count]):
             self._set(optimizer, i)
             plan = optimizer.plan(scheduled=False)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from helene import noise, numeric, precision, storage
 from helene.curvature import NONE, SOURCES, Source
 from helene.directions import Target, compute_dtype
+from helene.names import canonical_names
 from helene.optimizers import checks, layer_floors, saved
 from helene.optimizers.measurement import Measurement
 from helene.optimizers.statistics import Statistics
@@ -58,6 +59,7 @@ class Layered(torch.optim.Optimizer):
     MEASUREMENT: ClassVar[Measurement]
     DEFAULTS: ClassVar[Mapping[str, Any]] = {}  # of options, where they are not those of the descriptions
     _claim: checks.Claim | None = None
+    _as_given = False
     _layout: Layout
 
     def __init__(self, params: Iterable[Any], hyper: dict[str, Any], options: Mapping[str, Any]) -> None:
@@ -105,14 +107,15 @@ class Layered(torch.optim.Optimizer):
     def _prepare(self) -> None:
         """Make the list of trained parameters, with their layers, ids and names; check every group."""
         self.targets: list[Target] = []
+        ids = iter(self._ids(self._as_given))
         position = 0
         for layer, group in enumerate(self.param_groups):
             names_given = group.get("param_names") or [None] * len(group["params"])
             for name, p in zip(names_given, group["params"], strict=True):
-                label = name or f"at position {position}"
+                label, parameter = name or f"at position {position}", next(ids)
                 if p.requires_grad:
                     checks.parameter(p, label)
-                    self.targets.append(Target(p, noise.parameter_id(name or position), label, layer))
+                    self.targets.append(Target(p, parameter, label, layer))
                 position += 1
         rules, _, probing = self._described()
         if not self.targets:
@@ -127,6 +130,13 @@ class Layered(torch.optim.Optimizer):
         self._arranged: Any = None
         layer_floors.check(self, rules)
         self._arrange(probing)
+
+    def _ids(self, as_given: bool) -> list[int]:
+        """Ids of all parameters: of their names without wrappers' prefixes, or as given; of their places else."""
+        given = [name for g in self.param_groups for name in g.get("param_names") or [None] * len(g["params"])]
+        named = [name for name in given if name]
+        known = iter(named if as_given else canonical_names(named))
+        return [noise.parameter_id(next(known) if name else place) for place, name in enumerate(given)]
 
     def _arrange(self, probing: Any) -> None:
         """Make what probing needs of the trained parameters, where it has changed."""
@@ -244,7 +254,28 @@ class Layered(torch.optim.Optimizer):
 
     def check_identity(self, other: Mapping[str, Any], what: str) -> None:
         """Raise ValueError if it was made by another method, noise version or set of parameters."""
+        if self._fits_as_given(other) is not None:
+            return
         saved.compare(self.identity(), other, [target.name for target in self.targets], what)
+
+    def take_ids(self, other: Mapping[str, Any]) -> None:
+        """Have the ids of an identity that `check_identity` let pass: older ones are of names with their prefixes."""
+        as_given = self._fits_as_given(other)
+        if as_given is not None and as_given != self._as_given:
+            self._as_given = as_given
+            self._prepare()
+
+    def _fits_as_given(self, other: Mapping[str, Any]) -> bool | None:
+        """Whether an identity's ids are those of the names as given; None if they are neither these nor the others."""
+        for as_given in (self._as_given, not self._as_given):
+            ids = {id(p): i for p, i in zip(self._parameters(), self._ids(as_given), strict=True)}
+            mine = [target._replace(id=ids[id(target.tensor)]) for target in self.targets]
+            if saved.describe(type(self).__name__, self.state_names, mine) == saved.plain(other):
+                return as_given
+        return None
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
 
     def state_dict(self) -> dict[str, Any]:
         """As `torch.optim.Optimizer.state_dict`, with the `identity` of what it belongs to."""
@@ -268,15 +299,19 @@ class Layered(torch.optim.Optimizer):
         self.check_identity(state_dict["helene"], "state_dict")
         state_dict = {**state_dict, "param_groups": saved.known_entries(self, state_dict["param_groups"])}
         saved.check(self, state_dict)
+        given = [group.get("param_names") for group in self.param_groups]
         super().load_state_dict(state_dict)
+        for group, names_given in zip(self.param_groups, given, strict=True):
+            if names_given is not None:  # torch takes the file's, where the model may have been wrapped otherwise
+                group["param_names"] = names_given
         places = [i for group in state_dict["param_groups"] for i in group["params"]]
-        params = [p for group in self.param_groups for p in group["params"]]
-        for i, p in zip(places, params, strict=True):
+        for i, p in zip(places, self._parameters(), strict=True):
             if i in state_dict["state"]:  # torch has cast the tensors to the parameter's dtype, ours may differ
                 entries = state_dict["state"][i].items()
                 with torch.inference_mode(False):  # or no later step may write it
                     self.state[p] = {k: v.to(p.device, copy=True) if isinstance(v, Tensor) else v for k, v in entries}
         self._forget()
+        self._as_given = self._fits_as_given(state_dict["helene"]) or False
         self._prepare()
         if self.steps_made:
             rules, kept, _ = self._described()
@@ -289,7 +324,7 @@ class Layered(torch.optim.Optimizer):
         self.known_floors: dict[int, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_model", "schedule", "scheduled", "statistics", "_warned", "_layout")
+        kept = ("_model", "_as_given", "schedule", "scheduled", "statistics", "_warned", "_layout")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in kept if name in self.__dict__}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,10 +146,8 @@ def _options(model: LanguageModel, task: Task, encoded: Sequence[Encoded]) -> di
 
 def _check_forgotten_first(model: LanguageModel, text: str, loss: float) -> None:
     first = model.tokenizer.bos_token_id
-    if first is None:
+    if first is None or first >= model.num_tokens:
         return
-    from dataclasses import replace
-
     helped, _ = known_loss(replace(model, before=(first,)), text)
     # One more token is predicted with it in front, hence a margin.
     if helped < loss - BOS_GAIN:

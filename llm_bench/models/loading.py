@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -39,6 +39,7 @@ class LanguageModel:
         max_length: Longest sequence that the positions allow.
         side: Where rows are filled up: left for causal models, right for masked ones, unless
             `llm_bench.evaluation.plain_forward` found the model exact on the other side alone.
+        num_tokens: Rows of its embedding: the tokens that it knows.
     """
 
     module: Any
@@ -50,6 +51,7 @@ class LanguageModel:
     after: tuple[int, ...]
     max_length: int
     side: Side = "left"
+    num_tokens: int = 1 << 62
 
     @property
     def device(self) -> torch.device:
@@ -58,9 +60,9 @@ class LanguageModel:
 
     @property
     def pad_id(self) -> int:
-        """A token to fill rows with; masked out, so any will do."""
-        tokenizer = self.tokenizer
-        return next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
+        """A token to fill rows with; masked out, so any that the model knows will do."""
+        ids = self.tokenizer.pad_token_id, self.tokenizer.eos_token_id
+        return next((i for i in ids if i is not None and i < self.num_tokens), 0)
 
 
 def load(source: str | os.PathLike[str], kind: Kind, dtype: str = "float32", device: str = "cpu") -> LanguageModel:
@@ -123,13 +125,32 @@ def _damaged(source: str | os.PathLike[str]) -> Path | None:
 
 
 def wrap(module: Any, tokenizer: Any, kind: Kind, name: str, fingerprint: str = "none") -> LanguageModel:
-    """A `LanguageModel` of what is in memory already; sets the attention of `llm_bench.models.attention`."""
+    """A `LanguageModel` of what is in memory already; sets the attention of `llm_bench.models.attention`.
+
+    Raises:
+        ValueError: If the tokenizer has tokens that the model does not know.
+    """
     with quiet():
         module.set_attn_implementation(attention.NAME)
     before, after = special_tokens(tokenizer)
+    num_tokens = int(module.get_input_embeddings().weight.shape[0])
+    _check_vocabulary(tokenizer, (*before, *after, tokenizer.mask_token_id), num_tokens, name)
     longest = positions.longest(module.config)
-    side: Literal["left", "right"] = "left" if kind == "causal" else "right"
-    return LanguageModel(module.eval(), tokenizer, kind, name, fingerprint, before, after, longest, side)
+    side: Side = "left" if kind == "causal" else "right"
+    return LanguageModel(module.eval(), tokenizer, kind, name, fingerprint, before, after, longest, side, num_tokens)
+
+
+def _check_vocabulary(tokenizer: Any, special: Sequence[int | None], num_tokens: int, name: str) -> None:
+    """Raise ValueError unless the model knows the whole vocabulary, and the special tokens in use.
+
+    Others that were added, such as one to pad with, are looked for in the texts.
+    """
+    largest = max(tokenizer.vocab_size - 1, *(token for token in special if token is not None), 0)
+    if largest >= num_tokens:
+        raise ValueError(
+            f"the tokenizer of {name} has the token {largest}, the model's embedding {num_tokens} rows; give the "
+            "tokenizer that belongs to it"
+        )
 
 
 def load_tokenizer(source: str | os.PathLike[str]) -> Any:
