@@ -107,7 +107,7 @@ def scaling(arguments: argparse.Namespace) -> int:
             about += f"about {readable_seconds(seconds)} on {where}"
         print(f"{design.title}\n{about}; results go to {folder}", file=sys.stderr)
         jobs = arguments.jobs
-        shared = {"provenance": facts, "cost": cost, "executor": executor, "reads": check_readable}
+        shared: dict[str, Any] = {"provenance": facts, "cost": cost, "executor": executor, "reads": check_readable}
         records = sweep("scaling", design.configs, run, store, jobs, **shared)
     from synthetic.report.write import write_report
 
