@@ -107,8 +107,9 @@ def scaling(arguments: argparse.Namespace) -> int:
             about += f"about {readable_seconds(seconds)} on {where}"
         print(f"{design.title}\n{about}; results go to {folder}", file=sys.stderr)
         jobs = arguments.jobs
-        shared: dict[str, Any] = {"provenance": facts, "cost": cost, "executor": executor, "reads": check_readable}
-        records = sweep("scaling", design.configs, run, store, jobs, **shared)
+        records = sweep(
+            "scaling", design.configs, run, store, jobs, facts, cost=cost, executor=executor, reads=check_readable
+        )
     from synthetic.report.write import write_report
 
     answer, sound = write_report(arguments.out, design, records, command, facts)

@@ -202,9 +202,7 @@ def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[PlannedCel
         most = block.get("max_d", math.inf)
         layers = [[[n, w]] for n in block["n"] for w in block["w"] if n * w <= most]
         if not layers:
-            raise ValueError(
-                f"family {block['family']!r} has no cell: every n x w is above max_d = {most}; raise max_d"
-            )
+            raise ValueError(f"family {block['family']!r} has no cell: every n x w is above max_d = {most}; raise it")
     family, target = block["family"], block.get("target", 0.5)
     if not isinstance(family, str) or not re.fullmatch(r"\w[\w .+-]*", family):
         raise ValueError(f"family must be letters, digits and _ . + - (figures are named by it), got {family!r}")
