@@ -11,9 +11,9 @@ from helene import kernels, noise, storage
 from helene.curvature import Estimate, Source
 from helene.directions import Target
 from helene.optimizers import checks, chunkwise, layer_floors
+from helene.optimizers.chunkwise import RoundingWatch
 from helene.optimizers.layered import Layered, LearningRate, Options, layout_of
 from helene.optimizers.measurement import Chunk, Measured
-from helene.optimizers.rounding import RoundingWatch
 from helene.optimizers.statistics import Statistics
 from helene.plan import StepPlan
 from helene.probe import Closure

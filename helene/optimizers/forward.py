@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from helene.directions import Direction, Target, chunks, compute_dtype
 from helene.optimizers.base import LearningRate, Options
-from helene.optimizers.measurement import Chunk, Measured, Measurement
+from helene.optimizers.measurement import Measured, Measurement
 from helene.optimizers.zeroth import ZerothOrder
 from helene.plan import Probing, Seeded, StepPlan, check_directions
 from helene.probe import Closure, scalar_loss
@@ -55,10 +55,6 @@ class Tangents(Measurement):
         """See `Measurement`: a forward with its tangent counts as two."""
         return 2 * probing.num_directions * num_blocks
 
-    def num_scalars(self, probing: TangentProbing, num_blocks: int) -> int:
-        """See `Measurement`."""
-        return probing.num_directions * num_blocks
-
     def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
         """See `Measurement`."""
         assert isinstance(plan.probing, TangentProbing)
@@ -71,14 +67,6 @@ class Tangents(Measurement):
                 losses.append(loss)
                 scalars.append(slope * length / plan.probing.num_directions)
         return Measured(scalars, torch.stack(losses).mean())
-
-    def coefficients(self, plan: StepPlan, scalars: list[float]) -> list[float]:
-        """See `Measurement`."""
-        return scalars
-
-    def gradient(self, optimizer: Any, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
-        """See `Measurement`."""
-        return optimizer.combination(plan, scalars)
 
 
 class ForwardGrad(ZerothOrder):

@@ -14,7 +14,7 @@ from helene import noise, numeric, precision, storage
 from helene.curvature import NONE, SOURCES, Source
 from helene.directions import Target, compute_dtype
 from helene.names import canonical_names
-from helene.optimizers import checks, identity, layer_floors, saved
+from helene.optimizers import checks, layer_floors, saved
 from helene.optimizers.measurement import Measurement
 from helene.optimizers.statistics import Statistics
 from helene.plan import Seeded, names
@@ -250,13 +250,13 @@ class Layered(torch.optim.Optimizer):
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint or a trajectory must have in common with the optimizer that takes it."""
-        return identity.describe(type(self).__name__, self.state_names, self.targets)
+        return saved.describe(type(self).__name__, self.state_names, self.targets)
 
     def check_identity(self, other: Mapping[str, Any], what: str) -> None:
         """Raise ValueError if it was made by another method, noise version or set of parameters."""
         if self._fits_as_given(other) is not None:
             return
-        identity.compare(self.identity(), other, [target.name for target in self.targets], what)
+        saved.compare(self.identity(), other, [target.name for target in self.targets], what)
 
     def take_ids(self, other: Mapping[str, Any]) -> None:
         """Have the ids of an identity that `check_identity` let pass: older ones are of names with their prefixes."""
@@ -270,7 +270,7 @@ class Layered(torch.optim.Optimizer):
         for as_given in (self._as_given, not self._as_given):
             ids = {id(p): i for p, i in zip(self._parameters(), self._ids(as_given), strict=True)}
             mine = [target._replace(id=ids[id(target.tensor)]) for target in self.targets]
-            if identity.describe(type(self).__name__, self.state_names, mine) == identity.plain(other):
+            if saved.describe(type(self).__name__, self.state_names, mine) == saved.plain(other):
                 return as_given
         return None
 
