@@ -5,14 +5,16 @@ import json
 import shutil
 
 import pytest
+from handmade import judged, table_of
 
 from helene import cli as helene_cli
 from helene.lab import canonical
-from helene.lab.store import Store
+from helene.lab.store import Record, Store
 from llm_bench.cli import arguments, demo
 from llm_bench.protocol.execute import cell_records, execute, experiment
 from llm_bench.protocol.plan import cells
 from llm_bench.protocol.presets import get_preset
+from llm_bench.report import tables
 from llm_bench.tiny.pretrain import Recipe
 
 
@@ -56,6 +58,26 @@ def test_a_preset_runs_to_a_page_and_a_second_call_runs_nothing(tiny, tmp_path):
     assert "MeZO" in html
     assert "not run" in html
     assert (tmp_path / "index.html").is_file()
+
+
+def test_a_summary_tells_of_time_in_fields_named_seconds_alone():
+    """What a run that was interrupted may differ in: what it was timed, not what it found."""
+
+    def other(value, name=""):
+        if isinstance(value, dict):
+            return {key: other(item, key) for key, item in value.items()}
+        timed = "seconds" in name
+        return [3.0 * v for v in value] if timed and isinstance(value, list) else 3.0 * value if timed else value
+
+    straight = [judged(seed, 0.8 + seed / 100) for seed in range(3)]
+    stopped = [Record.of("x", r.config, other({**r.result, "peak_bytes": {"step": 7}})) for r in straight]
+    summaries = [tables._plain(table_of(*records)) for records in (straight, stopped)]
+    assert summaries[0] != summaries[1]
+    for summary in summaries:
+        for row in summary:
+            assert [key for key in row if "seconds" in key] == ["seconds_to_target"]
+            del row["seconds_to_target"]
+    assert summaries[0] == summaries[1]
 
 
 def test_commands(tiny, tmp_path, capsys, monkeypatch):
