@@ -240,6 +240,7 @@ class Base(Layered):
         self._layout = layout_of(plan.rules, plan.storage)
         for group in self.param_groups:
             group["step"] = plan.step
+        self._opt_called = True  # torch's schedulers ask for it; the engine and replay never call `step`
         self._keep(plan, scalars, statistics)
 
     def _keep(self, plan: StepPlan, scalars: list[float], statistics: Statistics) -> None:

@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from helene.files import read_text
 from llm_bench.models import attention, positions
 from llm_bench.models.fingerprint import fingerprint as of_content
 from llm_bench.models.positions import Side
@@ -233,23 +234,41 @@ def _config(source: str | os.PathLike[str]) -> Any:
         with quiet():
             return AutoConfig.from_pretrained(source, trust_remote_code=False)
     except Exception as err:
-        if _has_own_code(source):
-            raise ValueError(
-                f"{source} needs Python files of its own (auto_map in its config.json), which are never run here; give "
-                "a model that transformers knows"
-            ) from err
+        if os.path.isdir(source):
+            raise ValueError(_why_no_config(Path(source), err)) from err
+        if "trust_remote_code" in str(err):
+            raise ValueError(_OWN_CODE.format(source)) from err
         raise FileNotFoundError(
             f"there is no model {source}: not a folder here, and the Hub does not give it ({type(err).__name__})"
         ) from err
 
 
-def _has_own_code(source: str | os.PathLike[str]) -> bool:
-    """Whether a folder's configuration names Python files of its own to be run."""
+_OWN_CODE = (
+    "{} needs Python files of its own (auto_map in its config.json), which are never run here; give a model that "
+    "transformers knows"
+)
+
+
+def _why_no_config(folder: Path, err: Exception) -> str:
+    """What is wrong with the configuration of a folder."""
+    path = folder / "config.json"
     try:
-        config = json.loads((Path(source) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and "auto_map" in config
+        config = json.loads(read_text(path))
+    except json.JSONDecodeError as broken:
+        return f"{path} is not JSON ({broken}); copy or download it anew"
+    if not isinstance(config, dict):
+        return f"{path} is a {type(config).__name__}; it must be an object, as save_pretrained writes it"
+    if "auto_map" in config:
+        return _OWN_CODE.format(folder)
+    from transformers import CONFIG_MAPPING, __version__
+
+    kind = config.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        return (
+            f"{path} has the model_type {kind!r}, which transformers {__version__} does not know; take a newer "
+            "version, or a model that it knows"
+        )
+    return f"{path} is no configuration of {kind} ({' '.join(str(err).split())[:200]}); copy or download it anew"
 
 
 def _check_architecture(config: Any, kind: Kind, source: Any) -> None:

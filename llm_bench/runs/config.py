@@ -95,6 +95,10 @@ class RunConfig:
             raise ValueError(
                 f"{self.task} is watched by its dev loss, its metric is not known on the way; set no target"
             )
+        if self.target is not None and not 0 <= self.target <= 1:
+            raise ValueError(f"target is a dev metric in [0, 1], got {self.target!r}; 0.85 is 85 %")
+        if self.row_length < 0:
+            raise ValueError(f"row_length must be 0 (each batch's own) or above, got {self.row_length!r}")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         for name, allowed in (

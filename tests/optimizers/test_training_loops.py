@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import helene
+from helene.engine import Engine
 from tests.optimizers.contract_table import METHODS
 
 all_methods = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
@@ -130,6 +131,26 @@ def test_schedulers_that_cycle_momentum(momentum):
     with pytest.raises(ValueError, match=r"the state of layer 0 is \(\), its hyper-parameters .* ask for \(momentum\)"):
         without.step(lambda: q.square().sum())
     assert torch.equal(q, before)
+
+
+@pytest.mark.filterwarnings("ignore:steps run without a CUDA graph")
+def test_torch_is_told_of_steps_that_are_no_calls_of_step():
+    """Else a scheduler warns of an order that is right; warnings are errors here."""
+    model, x, _ = regression(torch.float32)
+    optimizer = helene.MeZO(model.named_parameters(), 0.1, model=model)
+    recorded = helene.Trajectory.record(optimizer)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    engine = Engine(model, optimizer, lambda m, batch: m(batch["x"]).pow(2).mean())
+    for _ in range(2):
+        engine.step({"x": x})
+        scheduler.step()
+    engine.flush()
+    other = helene.MeZO(copy.deepcopy(model).named_parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(other, 1)
+    recorded.replay(other)
+    scheduler.step()
+    with pytest.warns(UserWarning, match="before `optimizer.step"):
+        torch.optim.lr_scheduler.StepLR(helene.MeZO(copy.deepcopy(model).named_parameters()), 1).step()
 
 
 def test_hooks_and_closures_that_return_numbers():
