@@ -233,7 +233,7 @@ def _records_show(arguments: argparse.Namespace) -> int:
     from helene.lab.store import Store
 
     places = arguments.places or sorted(Path("reports").glob("*/*.sqlite"))
-    found = {}
+    found: dict[Any, Any] = {}
     for path in places:
         if path.suffix == ".jsonl":
             records = read_jsonl(path)

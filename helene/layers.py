@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from helene.names import canonical
+
 
 def layer_groups(model: nn.Module, names: Sequence[str] | Callable[[str], str] | None = None) -> list[dict[str, Any]]:
     r"""One parameter group per transformer block, one for the embeddings, one for the rest (head, final norm).
@@ -48,9 +50,14 @@ def layer_groups(model: nn.Module, names: Sequence[str] | Callable[[str], str] |
 
 
 def _by_structure(model: nn.Module) -> Callable[[str], str]:
-    blocks = _blocks(model)
-    embeddings = {name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
-    return lambda name: _layer_of(name, blocks, embeddings)
+    blocks = {_path(path) for path in _blocks(model)}
+    embeddings = {_path(name) for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
+    return lambda name: _layer_of(canonical(name), blocks, embeddings)
+
+
+def _path(module: str) -> str:
+    """A module's name without wrappers' prefixes."""
+    return canonical(f"{module}.").removesuffix(".")
 
 
 def _by_patterns(patterns: Sequence[str]) -> Callable[[str], str]:

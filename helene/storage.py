@@ -137,11 +137,5 @@ def writes(
     return [(stored[span], codes), (state[f"{name}_scale"][_blocks(span)], scales)]
 
 
-def write(state: Mapping[str, Tensor], name: str, span: slice, value: Tensor, words: Tensor | None) -> None:
-    """Store elements of a state, see `writes`."""
-    for sink, stored in writes(state, name, span, value, words):
-        sink.copy_(stored)
-
-
 def _blocks(span: slice) -> slice:
     return slice(span.start // precision.BLOCK, -(-span.stop // precision.BLOCK))

@@ -5,12 +5,7 @@ hyper-parameters: about 8 bytes a step with one direction, replayed without data
 the same class of device. Hyper-parameters that never change are stored once; a schedule is stored as differences of
 its bit patterns, which a smooth schedule makes small.
 
-| methods                                                             | replayable                                |
-| ------------------------------------------------------------------- | ----------------------------------------- |
-| MeZO, ZOMomentum, ZOConservative, ZOSign, ZOScalarSign, ForwardGrad | yes                                       |
-| ZOAdam, ZOAdamW, ZOLion, HiZOO, FZOO                                | yes                                       |
-| Helene, ZOSophia, ZONewton                                          | with "spsa", "spsa_own_batch" or "none"   |
-| SGD, Adam, AdamW, Lion, SophiaG                                     | no: keep checkpoints                      |
+Which methods replay is in the table of docs/optimizers.md; an optimizer says so itself (``optimizer.replayable``).
 """
 
 from __future__ import annotations
@@ -163,6 +158,7 @@ class Trajectory:
             for group, values in zip(optimizer.param_groups, before, strict=True):
                 group.update(values)
             raise
+        optimizer.take_ids(self.header["identity"])
         for i, scalars in enumerate(self.scalars[:count]):
             self._set(optimizer, i)
             plan = optimizer.plan(scheduled=False)

@@ -80,6 +80,7 @@ def scaling(arguments: argparse.Namespace) -> int:
     from helene.lab.store import Store
     from helene.lab.sweep import sweep
     from helene.noise import NOISE_VERSION
+    from synthetic.analysis.results import check_readable
     from synthetic.run import check, cost, run
 
     design = load(arguments.preset, NOISE_VERSION)
@@ -106,7 +107,9 @@ def scaling(arguments: argparse.Namespace) -> int:
             about += f"about {readable_seconds(seconds)} on {where}"
         print(f"{design.title}\n{about}; results go to {folder}", file=sys.stderr)
         jobs = arguments.jobs
-        records = sweep("scaling", design.configs, run, store, jobs, provenance=facts, cost=cost, executor=executor)
+        records = sweep(
+            "scaling", design.configs, run, store, jobs, facts, cost=cost, executor=executor, reads=check_readable
+        )
     from synthetic.report.write import write_report
 
     answer, sound = write_report(arguments.out, design, records, command, facts)

@@ -102,6 +102,7 @@ def presets() -> list[str]:
     return sorted(names, key=lambda name: (["quick", "standard", "full"].index(name) if name in _SIZES else 9, name))
 
 
+LARGEST_D = 10**7  # coordinates of a problem: some gigabytes for all seeds and step sizes
 _SIZES = ("quick", "standard", "full")
 
 
@@ -184,7 +185,7 @@ def seeds(d: int) -> dict[str, list[int]]:
 def _own(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
+    except (OSError, ValueError) as err:  # ValueError also of an integer of thousands of digits
         raise ValueError(f"cannot read the preset {path}: {err}") from err
 
 
@@ -200,6 +201,8 @@ def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[PlannedCel
     else:
         most = block.get("max_d", math.inf)
         layers = [[[n, w]] for n in block["n"] for w in block["w"] if n * w <= most]
+        if not layers:
+            raise ValueError(f"family {block['family']!r} has no cell: every n x w is above max_d = {most}; raise it")
     family, target = block["family"], block.get("target", 0.5)
     if not isinstance(family, str) or not re.fullmatch(r"\w[\w .+-]*", family):
         raise ValueError(f"family must be letters, digits and _ . + - (figures are named by it), got {family!r}")
@@ -211,6 +214,8 @@ def _expand(block: Mapping[str, Any], noise_version: str) -> Iterator[PlannedCel
         if name not in spaces():
             raise ValueError(f"method must be one of {', '.join(spaces())}, got {name!r}")
         d = sum(count * width for count, width in groups)
+        if not 1 <= d <= LARGEST_D:
+            raise ValueError(f"a cell of family {family!r} has d = {d}; the simulator takes 1 to {LARGEST_D}")
         first = name in FIRST_ORDER
         config = {
             "problem": {"seed": 0, **block["problem"], "layers": groups},

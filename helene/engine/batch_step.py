@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from helene.engine.lanes import Worker
 from helene.engine.pair import Pair, Streams, check_independence
 from helene.engine.schedule import Call, Changed, Schedule, schedule_of, trace
 from helene.engine.updates import Updates
+from helene.optimizers.resolution import COARSE
 from helene.probe import one_number
 from helene.reads import reads_none
 
@@ -111,6 +113,8 @@ class BatchStep:
                 raise ValueError("the loss writes to the batch, so that L⁻ sees another one than L⁺; let it copy first")
             if not self.steps:
                 check_independence((plus, minus), self._one_by_one)
+                if torch.finfo(plus.dtype).bits == 16:
+                    warnings.warn(COARSE.format(str(plus.dtype).removeprefix("torch.")), stacklevel=6)
             return plus, minus
         raise ValueError(_UNPREDICTABLE)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,7 @@ from helene.plan import Probing, StepPlan
 from helene.probe import Closure, Probe, scalar_loss
 from helene.rules import CurvatureRule, HeleneRule
 from helene.swap import Scratch
+from helene.undo import Undo
 
 
 def sharded(cls: type[ZerothOrder], model: nn.Module, group: Any = None, **options: Any) -> Any:
@@ -166,16 +168,24 @@ class _InPlace(Probe):
     @torch.no_grad()
     def loss(self, closure: Closure, direction: Any, radius: float) -> Tensor:
         """The mean of the ranks' losses at theta + radius · z."""
-        kept = [target.tensor.detach().clone() for target in self.targets]
+        undo, kept = Undo(), [target.tensor.detach().clone() for target in self.targets]
         try:
-            write_perturbed([target.tensor.data for target in self.targets], self.targets, direction, radius)
-            self._forget_gathered()
-            loss = self.mean(closure)
+            try:
+                undo.note(partial(self._put_back, kept))
+                write_perturbed([target.tensor.data for target in self.targets], self.targets, direction, radius)
+                self._forget_gathered()
+                loss = self.mean(closure)
+            finally:
+                undo.run()
         finally:
-            for target, value in zip(self.targets, kept, strict=True):
-                target.tensor.data.copy_(value)
-            self._forget_gathered()
+            undo.run()
         return scalar_loss(loss)
+
+    @torch.no_grad()
+    def _put_back(self, kept: Sequence[Tensor]) -> None:
+        for target, value in zip(self.targets, kept, strict=True):
+            target.tensor.data.copy_(value)
+        self._forget_gathered()
 
     def mean(self, closure: Closure) -> Tensor:
         """The mean of the ranks' losses."""

@@ -23,6 +23,7 @@ except ModuleNotFoundError as err:
 
 from helene.curvature import Source, named
 from helene.files import write_whole
+from helene.names import canonical_names
 from helene.optimizers.base import Base
 
 FORMAT = "helene-checkpoint/1"
@@ -73,7 +74,8 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
         if metadata.get("format") != FORMAT:
             raise ValueError(f"{path} is of format {metadata.get('format')!r}, not {FORMAT!r}; it may be plain weights")
         targets = _model_tensors(model)
-        stored = {key.removeprefix("model/"): key for key in file.keys() if key.startswith("model/")}
+        keys = [key for key in file.keys() if key.startswith("model/")]
+        stored = dict(zip(canonical_names([key.removeprefix("model/") for key in keys]), keys, strict=True))
         try:
             identity = json.loads(metadata["helene"])
             groups: list[dict[str, Any]] = json.loads(metadata["param_groups"])
@@ -122,4 +124,5 @@ def _as_json(value: Any) -> Any:
 
 
 def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return dict(zip(canonical_names(list(held)), held.values(), strict=True))

@@ -50,9 +50,11 @@ def write_perturbed(
     done = [i for i in everything if wanted(thetas[i].device) and _has_kernel(outs[i], thetas[i])]
     if not done:
         return everything
-    from helene.kernels import eager
+    from helene.kernels import launch
 
-    eager.write_perturbed([outs[i] for i in done], [thetas[i] for i in done], [ids[i] for i in done], direction, radius)
+    launch.write_perturbed(
+        [outs[i] for i in done], [thetas[i] for i in done], [ids[i] for i in done], direction, radius
+    )
     return sorted(set(everything) - set(done))
 
 
@@ -85,9 +87,9 @@ class Launches:
 
     def make(self) -> None:
         """Launch them, once."""
-        from helene.kernels import eager
+        from helene.kernels import launch
 
         with deferred_interrupts():
             if not self.begun:
                 self.begun = True
-                eager.update(*self._what)
+                launch.step(*self._what)

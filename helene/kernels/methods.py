@@ -28,8 +28,8 @@ from helene.rules import (
     SignRule,
 )
 
-SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN = range(7)  # the codes of helene.kernels.update
-NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)
+SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN = range(7)  # what the kernel computes
+NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)  # how a state is stored
 NUM_HYPERS = 12
 
 
@@ -156,27 +156,15 @@ def kind_of(stored: Tensor) -> int:
     return kinds[stored.dtype]
 
 
-def _sgd(rule: SGDRule, plan: StepPlan) -> Plain:
-    return Plain(rule.lr, rule.weight_decay)  # type: ignore[arg-type]
-
-
-def _sign(rule: SignRule, plan: StepPlan) -> Plain:
-    return Plain(rule.lr, rule.lr * rule.weight_decay)  # type: ignore[arg-type]
-
-
-def _heavy_ball(rule: HeavyBallRule, plan: StepPlan) -> HeavyBall:
-    return HeavyBall(rule.lr, rule.lr * rule.weight_decay, rule.momentum)  # type: ignore[arg-type]
-
-
-def _helene(rule: HeleneRule, plan: StepPlan) -> HeleneColumns:
+def _helene(rule: Any, plan: StepPlan) -> HeleneColumns:
     return HeleneColumns(
-        lr=rule.lr,  # type: ignore[arg-type]
-        decay=rule.lr * rule.weight_decay,  # type: ignore[arg-type]
+        lr=rule.lr,
+        decay=rule.lr * rule.weight_decay,
         beta1=rule.beta1,
         alpha=rule.alpha(plan.step),
-        gamma=rule.gamma,  # type: ignore[arg-type]
-        floor=rule.floor,  # type: ignore[arg-type]
-        denominator_eps=rule.denominator_eps,  # type: ignore[arg-type]
+        gamma=rule.gamma,
+        floor=rule.floor,
+        denominator_eps=rule.denominator_eps,
         correction=rule.correction(plan.step),
         estimates=0.0 if plan.source is None else 1.0,
         beta2=rule.beta2,
@@ -185,10 +173,8 @@ def _helene(rule: HeleneRule, plan: StepPlan) -> HeleneColumns:
     )
 
 
-def _adam(rule: AdamRule, plan: StepPlan) -> Adam:
-    lr: Any = rule.lr
-    beta1: Any = rule.beta1
-    beta2: Any = rule.beta2
+def _adam(rule: Any, plan: StepPlan) -> Adam:
+    lr, beta1, beta2 = rule.lr, rule.beta1, rule.beta2
     return Adam(
         lr=lr * functional.bias_correction(beta1, plan.step),
         decay=0.0 if rule.coupled else lr * rule.weight_decay,
@@ -197,22 +183,20 @@ def _adam(rule: AdamRule, plan: StepPlan) -> Adam:
         beta2=beta2,
         rest2=1.0 - beta2,
         correction=math.sqrt(functional.bias_correction(beta2, plan.step)),
-        denominator_eps=rule.denominator_eps,  # type: ignore[arg-type]
-        coupled=rule.weight_decay if rule.coupled else 0.0,  # type: ignore[arg-type]
+        denominator_eps=rule.denominator_eps,
+        coupled=rule.weight_decay if rule.coupled else 0.0,
     )
 
 
-def _lion(rule: LionRule, plan: StepPlan) -> Lion:
-    beta1: Any = rule.beta1
-    beta2: Any = rule.beta2
-    return Lion(rule.lr, rule.lr * rule.weight_decay, beta1, 1.0 - beta1, beta2, 1.0 - beta2)  # type: ignore[arg-type]
+def _lion(rule: Any, plan: StepPlan) -> Lion:
+    return Lion(rule.lr, rule.lr * rule.weight_decay, rule.beta1, 1.0 - rule.beta1, rule.beta2, 1.0 - rule.beta2)
 
 
 _FUSED = {
-    SGDRule: Fused(SGD, _sgd),
+    SGDRule: Fused(SGD, lambda rule, plan: Plain(rule.lr, rule.weight_decay)),
     HeleneRule: Fused(HELENE, _helene),
-    HeavyBallRule: Fused(MOMENTUM, _heavy_ball),
-    SignRule: Fused(SIGN, _sign),
+    HeavyBallRule: Fused(MOMENTUM, lambda rule, plan: HeavyBall(rule.lr, rule.lr * rule.weight_decay, rule.momentum)),
+    SignRule: Fused(SIGN, lambda rule, plan: Plain(rule.lr, rule.lr * rule.weight_decay)),
     AdamRule: Fused(ADAM, _adam),
     AdamWRule: Fused(ADAM, _adam),
     LionRule: Fused(LION, _lion),

@@ -1,10 +1,10 @@
 r"""The fused update in Triton: z regenerated, theta and state read and written once.
 
-The methods mirror the pure functions of `helene.functional` operation by operation; the launch turns contraction into
-fused multiply-adds off, so that equal g give equal bits but for the GPU's division and root, which are good to two
-units in the last place (their exact forms take half of the registers). State is stored as `helene.optimizers.state`
-does: float32, bfloat16 or 8 bits with a scale for each `helene.precision.BLOCK` elements, the narrow ones rounded
-stochastically with words from the same generator.
+The methods mirror `helene.rules` operation by operation; the launch turns contraction into fused multiply-adds off, so
+that equal g give equal bits but for the GPU's division and root, which are good to two units in the last place (their
+exact forms take half of the registers). State is stored as `helene.storage` does: float32, bfloat16 or 8 bits with a
+scale for each `helene.precision.BLOCK` elements, the narrow ones rounded stochastically with words from the same
+generator.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from helene.kernels import methods
 from helene.kernels.perturb import inside_of, key_of
 from helene.kernels.philox import normals, words
 
-NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)  # how a state is stored
-SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN = range(7)
-_FLOAT32, _BFLOAT16, _SIGNED, _UNSIGNED = map(tl.constexpr, (FLOAT32, BFLOAT16, SIGNED, UNSIGNED))
-_SGD, _HELENE, _MOMENTUM, _SIGN, _ADAM, _LION = map(tl.constexpr, (SGD, HELENE, MOMENTUM, SIGN, ADAM, LION))
-_SGD_PLAIN = tl.constexpr(SGD_PLAIN)  # no weight decay
+_FLOAT32, _BFLOAT16 = tl.constexpr(methods.FLOAT32), tl.constexpr(methods.BFLOAT16)
+_SIGNED, _UNSIGNED = tl.constexpr(methods.SIGNED), tl.constexpr(methods.UNSIGNED)
+_SGD, _SGD_PLAIN = tl.constexpr(methods.SGD), tl.constexpr(methods.SGD_PLAIN)  # the second without weight decay
+_HELENE, _MOMENTUM = tl.constexpr(methods.HELENE), tl.constexpr(methods.MOMENTUM)
+_SIGN, _ADAM, _LION = tl.constexpr(methods.SIGN), tl.constexpr(methods.ADAM), tl.constexpr(methods.LION)
 _ROWS = tl.constexpr(64)  # rows of four that share a scale: helene.precision.BLOCK / 4
 
 

@@ -80,6 +80,16 @@ class Record:
         return canonical.dumps(canonical.without_seconds(compared))
 
 
+def seal(experiment: str, key: str, config: str, result: str, provenance: str) -> str:
+    """The checksum that is kept beside a record, of its canonical JSON; see :class:`helene.lab.store.Store`."""
+    return hashlib.sha256("\n".join((experiment, key, config, result, provenance)).encode()).hexdigest()[:16]
+
+
+def _sealed(record: Record) -> str:
+    config, result, origin = (canonical.dumps(part) for part in (record.config, record.result, record.provenance))
+    return seal(record.experiment, record.key, config, result, origin)
+
+
 def write_jsonl(path: str | os.PathLike[str], records: Sequence[Record], name: str) -> None:
     """Write records as one file, whole or not at all; see :meth:`helene.lab.store.Store.export_jsonl`.
 
@@ -102,7 +112,8 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[Record]:
     """The records of a file written by :meth:`Store.export_jsonl`, in its order; needs no store.
 
     Raises:
-        StoreError: If it cannot be read, or a line is damaged or was changed by hand (its key no longer fits).
+        StoreError: If it cannot be read, or a line is damaged or was changed by hand (its key or its checksum no longer
+            fits). Lines without a checksum are taken.
     """
     source = Path(path)
     try:
@@ -136,6 +147,11 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[Record]:
                 f"line {number} of {source} has key {row.get('key')}, but its config hashes to {record.key}: "
                 "it was edited; export the file again"
             )
+        if row.get("seal", found := _sealed(record)) != found:
+            raise StoreError(
+                f"line {number} of {source} has checksum {row['seal']}, but its content has {found}: it was edited or "
+                "damaged; export the file again"
+            )
         records.append(record)
     return records
 
@@ -146,9 +162,8 @@ def _jsonl(records: Iterable[Record]) -> str:
     for r in records:
         origin = digest(canonical.dumps(r.provenance))
         provenances[origin] = r.provenance
-        lines.append(
-            {"key": r.key, "experiment": r.experiment, "config": r.config, "result": r.result, "provenance": origin}
-        )
+        row = {"key": r.key, "experiment": r.experiment, "config": r.config, "result": r.result, "provenance": origin}
+        lines.append({**row, "seal": _sealed(r)})
     heads = [{"id": origin, "provenance": provenances[origin]} for origin in sorted(provenances)]
     return "".join(canonical.dumps(row) + "\n" for row in [*heads, *lines])
 

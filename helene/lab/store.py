@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from helene.lab.records import (
     digest,
     matches,
     read_jsonl,
+    seal,
     write_jsonl,
 )
 
@@ -37,9 +39,16 @@ CREATE TABLE record (
     PRIMARY KEY (experiment, key)
 );
 """
+_SEALS = """
+CREATE TABLE IF NOT EXISTS seal (
+    experiment TEXT NOT NULL, key TEXT NOT NULL, seal TEXT NOT NULL, PRIMARY KEY (experiment, key)
+) WITHOUT ROWID;
+"""
 _SELECT = (
-    "SELECT r.key, r.experiment, r.config, r.result, p.json FROM record r JOIN provenance p ON p.id = r.provenance"
+    "SELECT r.key, r.experiment, r.config, r.result, p.json, {seal} "
+    "FROM record r JOIN provenance p ON p.id = r.provenance"
 )
+_WITH_SEALS = _SELECT.format(seal="s.seal") + " LEFT JOIN seal s ON s.experiment = r.experiment AND s.key = r.key"
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,8 @@ class Store:
     """A file of records with one writer and any number of readers; use it as a context manager.
 
     Each :meth:`put` is committed, synced to disk, before it returns: whatever happens next, it stays. The file is
-    SQLite in WAL mode, which needs a local disk (not NFS).
+    SQLite in WAL mode, which needs a local disk (not NFS). Each record has a checksum: one that no longer fits is
+    damaged, and is left out with a warning, so that the next sweep runs it again.
 
     Args:
         path: The file; it and its folder are made when missing, unless ``read_only``.
@@ -109,6 +119,7 @@ class Store:
                 self._connect("rwc")
                 self._connection.execute("PRAGMA journal_mode=WAL")
                 self._connection.execute("PRAGMA synchronous=FULL")
+                self._connection.execute(_SEALS)  # stores of before have none
             return
         if not self.path.is_file():
             raise StoreError(f"there is no store at {self.path}; check the path, or run the sweep that writes it")
@@ -213,6 +224,8 @@ class Store:
                         "INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?)",
                         (experiment, key, config, result, origin),
                     )
+                    sum = seal(experiment, key, config, result, provenance)
+                    db.execute("INSERT OR REPLACE INTO seal VALUES (?, ?, ?)", (experiment, key, sum))
                 db.execute("COMMIT")
             except BaseException:
                 if db.in_transaction:
@@ -262,17 +275,21 @@ class Store:
 
     def _select(self, tail: str, values: list[str]) -> list[Record]:
         with self._as_store_errors():
-            rows = self._connection.execute(f"{_SELECT} {tail}", values).fetchall()
-        return [
-            Record(
-                key,
-                experiment,
-                config=canonical.loads(config),
-                result=canonical.loads(result),
-                provenance=canonical.loads(provenance),
-            )
-            for key, experiment, config, result, provenance in rows
-        ]
+            has_seals = self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'seal'").fetchone()
+            select = _WITH_SEALS if has_seals else _SELECT.format(seal="NULL")
+            rows = self._connection.execute(f"{select} {tail}", values).fetchall()
+        records = []
+        for key, experiment, config, result, provenance, sealed in rows:
+            if sealed is not None and sealed != seal(experiment, key, config, result, provenance):
+                warnings.warn(
+                    f"record {experiment}/{key} of {self.path} is damaged: its content does not fit its checksum "
+                    f"{sealed}; it is left out, and the next sweep runs it again",
+                    stacklevel=3,
+                )
+                continue
+            parts = (canonical.loads(text) for text in (config, result, provenance))
+            records.append(Record(key, experiment, *parts))
+        return records
 
     def merge(self, path: str | os.PathLike[str]) -> MergeReport:
         """Take in the records of another store or of an exported JSONL file, all or none.

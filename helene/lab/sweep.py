@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ def sweep(
     *,
     cost: Callable[[dict[str, Any]], float] | None = None,
     executor: Executor | None = None,
+    reads: Callable[[Record], object] | None = None,
 ) -> list[Record]:
     """Run every config that has no finished record yet, and return the records of all.
 
@@ -41,6 +43,8 @@ def sweep(
         progress: Whether to show progress and time left on stderr.
         cost: Expected seconds of a config, up to a factor. The longest start first, so that none is left alone at the
             end, and time left is judged by it. Default: all equal, in the order given.
+        reads: What the report makes of a record. A finished one on which it raises (one that was merged from elsewhere,
+            say) is run again.
         executor: What runs the cells; default :class:`~helene.lab.executors.ProcessExecutor` with ``jobs``.
 
     Returns:
@@ -54,7 +58,7 @@ def sweep(
     executor = ProcessExecutor(jobs) if executor is None else executor
     cells = [canonical.plain(config, f"configs[{i}]") for i, config in enumerate(configs)]
     keys = [config_key(cell) for cell in cells]
-    finished = {r.key: r for r in store.records(experiment) if not r.failed}
+    finished = {r.key: r for r in store.records(experiment) if not r.failed and _readable(r, reads)}
     todo = {key: cell for key, cell in zip(keys, cells, strict=True) if key not in finished}
     costs = {key: 1.0 if cost is None else max(float(cost(cell)), 0.0) for key, cell in todo.items()}
     order = sorted(todo, key=lambda key: -costs[key])  # stable: equal costs keep the order given
@@ -72,6 +76,20 @@ def sweep(
         finally:
             getattr(outcomes, "close", lambda: None)()
     return [finished[key] for key in keys]
+
+
+def _readable(record: Record, reads: Callable[[Record], object] | None) -> bool:
+    try:
+        if reads is not None:
+            reads(record)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as err:
+        warnings.warn(
+            f"record {record.experiment}/{record.key} cannot be read ({type(err).__name__}: {err}); "
+            "its run is made again",
+            stacklevel=3,
+        )
+        return False
+    return True
 
 
 def _record(experiment: str, config: dict[str, Any], outcome: Outcome, provenance: dict[str, Any]) -> Record:

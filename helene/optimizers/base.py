@@ -11,9 +11,9 @@ from helene import kernels, noise, storage
 from helene.curvature import Estimate, Source
 from helene.directions import Target
 from helene.optimizers import checks, chunkwise, layer_floors
+from helene.optimizers.chunkwise import RoundingWatch
 from helene.optimizers.layered import Layered, LearningRate, Options, layout_of
 from helene.optimizers.measurement import Chunk, Measured
-from helene.optimizers.rounding import RoundingWatch
 from helene.optimizers.statistics import Statistics
 from helene.plan import StepPlan
 from helene.probe import Closure
@@ -107,9 +107,7 @@ class Base(Layered):
                 self.targets = []  # nothing half prepared is taken for ready
                 raise
         step = self.steps_made + 1
-        if self.schedule and scheduled:
-            for group, follows in zip(self.param_groups, self.scheduled, strict=True):
-                group["lr"] = self.schedule(step) if follows else group["lr"]
+        self._follow_schedule(step if scheduled else None)
         rules, kept, probing = self._described()
         checks.layout(self._layout, layout_of(rules, kept), self.layer_name)
         self._arrange(probing)
@@ -242,6 +240,7 @@ class Base(Layered):
         self._layout = layout_of(plan.rules, plan.storage)
         for group in self.param_groups:
             group["step"] = plan.step
+        self._opt_called = True  # torch's schedulers ask for it; the engine and replay never call `step`
         self._keep(plan, scalars, statistics)
 
     def _keep(self, plan: StepPlan, scalars: list[float], statistics: Statistics) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from helene import functional, numeric
 from helene.optimizers.base import LearningRate, Options
-from helene.optimizers.measurement import Chunk, Measured, Measurement
+from helene.optimizers.measurement import Measured, Measurement
 from helene.optimizers.zeroth import ZerothOrder
 from helene.plan import MAX_DIRECTIONS, Seeded, StepPlan
 from helene.probe import Closure
@@ -53,10 +53,6 @@ class Spread(Measurement):
         """See `Measurement`."""
         return probing.num_directions + 1
 
-    def num_scalars(self, probing: SpreadProbing, num_blocks: int) -> int:
-        """See `Measurement`."""
-        return probing.num_directions
-
     def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
         """See `Measurement`."""
         probing: Any = plan.probing
@@ -66,14 +62,6 @@ class Spread(Measurement):
         *values, base = torch.stack([*losses, here]).double().tolist()
         optimizer.resolution.note(values, [base] * len(values), here.dtype)
         return Measured(functional.fzoo_weights(values, base), here)
-
-    def coefficients(self, plan: StepPlan, scalars: list[float]) -> list[float]:
-        """See `Measurement`."""
-        return scalars
-
-    def gradient(self, optimizer: Any, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
-        """See `Measurement`."""
-        return optimizer.combination(plan, scalars)
 
 
 class FZOO(ZerothOrder):

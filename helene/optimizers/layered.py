@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from helene import noise, numeric, precision, storage
 from helene.curvature import NONE, SOURCES, Source
 from helene.directions import Target, compute_dtype
-from helene.optimizers import checks, identity, layer_floors, saved
+from helene.names import canonical_names
+from helene.optimizers import checks, layer_floors, saved
 from helene.optimizers.measurement import Measurement
 from helene.optimizers.statistics import Statistics
 from helene.plan import Seeded, names
@@ -50,6 +51,7 @@ class Layered(torch.optim.Optimizer):
     Attributes:
         targets: The trained parameters.
         schedule: What gives lr at a step, where that is a function.
+        scheduled: For each group the lr that it gave last, None where the group's own stands.
         known_floors: See `helene.optimizers.layer_floors`.
     """
 
@@ -58,6 +60,7 @@ class Layered(torch.optim.Optimizer):
     MEASUREMENT: ClassVar[Measurement]
     DEFAULTS: ClassVar[Mapping[str, Any]] = {}  # of options, where they are not those of the descriptions
     _claim: checks.Claim | None = None
+    _as_given = False
     _layout: Layout
 
     def __init__(self, params: Iterable[Any], hyper: dict[str, Any], options: Mapping[str, Any]) -> None:
@@ -69,7 +72,7 @@ class Layered(torch.optim.Optimizer):
         self._model: nn.Module | None = defaults.pop("model", None)
         self.schedule = defaults["lr"] if callable(defaults["lr"]) else None
         defaults["lr"] = self.schedule(1) if self.schedule else defaults["lr"]
-        self.scheduled: list[bool] = []
+        self.scheduled: list[float | None] = []
         self.trajectory: Trajectory | None = None
         self.last_loss: Tensor | None = None
         self.statistics = Statistics()
@@ -105,14 +108,15 @@ class Layered(torch.optim.Optimizer):
     def _prepare(self) -> None:
         """Make the list of trained parameters, with their layers, ids and names; check every group."""
         self.targets: list[Target] = []
+        ids = iter(self._ids(self._as_given))
         position = 0
         for layer, group in enumerate(self.param_groups):
             names_given = group.get("param_names") or [None] * len(group["params"])
             for name, p in zip(names_given, group["params"], strict=True):
-                label = name or f"at position {position}"
+                label, parameter = name or f"at position {position}", next(ids)
                 if p.requires_grad:
                     checks.parameter(p, label)
-                    self.targets.append(Target(p, noise.parameter_id(name or position), label, layer))
+                    self.targets.append(Target(p, parameter, label, layer))
                 position += 1
         rules, _, probing = self._described()
         if not self.targets:
@@ -127,6 +131,13 @@ class Layered(torch.optim.Optimizer):
         self._arranged: Any = None
         layer_floors.check(self, rules)
         self._arrange(probing)
+
+    def _ids(self, as_given: bool) -> list[int]:
+        """Ids of all parameters: of their names without wrappers' prefixes, or as given; of their places else."""
+        given = [name for g in self.param_groups for name in g.get("param_names") or [None] * len(g["params"])]
+        named = [name for name in given if name]
+        known = iter(named if as_given else canonical_names(named))
+        return [noise.parameter_id(next(known) if name else place) for place, name in enumerate(given)]
 
     def _arrange(self, probing: Any) -> None:
         """Make what probing needs of the trained parameters, where it has changed."""
@@ -204,7 +215,7 @@ class Layered(torch.optim.Optimizer):
         """
         if isinstance(param_group, dict):
             checks.group(param_group, self.param_groups, self.defaults)
-            self.scheduled.append("lr" not in param_group)
+            self.scheduled.append(None if "lr" in param_group else self.defaults["lr"])
             param_group = {name: self._plain(value) for name, value in param_group.items()}
         super().add_param_group(param_group)
         self.param_groups[-1]["step"] = self.param_groups[0]["step"]
@@ -216,6 +227,21 @@ class Layered(torch.optim.Optimizer):
                 self.scheduled.pop()
                 self._prepare()
                 raise
+
+    def _follow_schedule(self, step: int | None) -> None:
+        """Have the function's lr at a step; None: what the groups have now is taken for it, as after a load or replay.
+
+        An lr that was set by hand since stands from then on.
+        """
+        for i, (group, last) in enumerate(zip(self.param_groups, self.scheduled, strict=True)):
+            if last is None:
+                continue
+            if step is None or self.schedule is None:
+                self.scheduled[i] = group["lr"]
+            elif group["lr"] == last:
+                self.scheduled[i] = group["lr"] = self.schedule(step)
+            else:
+                self.scheduled[i] = None
 
     def allocate(self, target: Target, rule: Rule, kept: Storage) -> dict[str, Tensor]:
         """The state of a parameter, made where it is missing."""
@@ -240,11 +266,32 @@ class Layered(torch.optim.Optimizer):
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint or a trajectory must have in common with the optimizer that takes it."""
-        return identity.describe(type(self).__name__, self.state_names, self.targets)
+        return saved.describe(type(self).__name__, self.state_names, self.targets)
 
     def check_identity(self, other: Mapping[str, Any], what: str) -> None:
         """Raise ValueError if it was made by another method, noise version or set of parameters."""
-        identity.compare(self.identity(), other, [target.name for target in self.targets], what)
+        if self._fits_as_given(other) is not None:
+            return
+        saved.compare(self.identity(), other, [target.name for target in self.targets], what)
+
+    def take_ids(self, other: Mapping[str, Any]) -> None:
+        """Have the ids of an identity that `check_identity` let pass: older ones are of names with their prefixes."""
+        as_given = self._fits_as_given(other)
+        if as_given is not None and as_given != self._as_given:
+            self._as_given = as_given
+            self._prepare()
+
+    def _fits_as_given(self, other: Mapping[str, Any]) -> bool | None:
+        """Whether an identity's ids are those of the names as given; None if they are neither these nor the others."""
+        for as_given in (self._as_given, not self._as_given):
+            ids = {id(p): i for p, i in zip(self._parameters(), self._ids(as_given), strict=True)}
+            mine = [target._replace(id=ids[id(target.tensor)]) for target in self.targets]
+            if saved.describe(type(self).__name__, self.state_names, mine) == saved.plain(other):
+                return as_given
+        return None
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
 
     def state_dict(self) -> dict[str, Any]:
         """As `torch.optim.Optimizer.state_dict`, with the `identity` of what it belongs to."""
@@ -268,15 +315,20 @@ class Layered(torch.optim.Optimizer):
         self.check_identity(state_dict["helene"], "state_dict")
         state_dict = {**state_dict, "param_groups": saved.known_entries(self, state_dict["param_groups"])}
         saved.check(self, state_dict)
+        given = [group.get("param_names") for group in self.param_groups]
         super().load_state_dict(state_dict)
+        for group, names_given in zip(self.param_groups, given, strict=True):
+            if names_given is not None:  # torch takes the file's, where the model may have been wrapped otherwise
+                group["param_names"] = names_given
         places = [i for group in state_dict["param_groups"] for i in group["params"]]
-        params = [p for group in self.param_groups for p in group["params"]]
-        for i, p in zip(places, params, strict=True):
+        for i, p in zip(places, self._parameters(), strict=True):
             if i in state_dict["state"]:  # torch has cast the tensors to the parameter's dtype, ours may differ
                 entries = state_dict["state"][i].items()
                 with torch.inference_mode(False):  # or no later step may write it
                     self.state[p] = {k: v.to(p.device, copy=True) if isinstance(v, Tensor) else v for k, v in entries}
         self._forget()
+        self._follow_schedule(None)
+        self._as_given = self._fits_as_given(state_dict["helene"]) or False
         self._prepare()
         if self.steps_made:
             rules, kept, _ = self._described()
@@ -289,7 +341,7 @@ class Layered(torch.optim.Optimizer):
         self.known_floors: dict[int, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_model", "schedule", "scheduled", "statistics", "_warned", "_layout")
+        kept = ("_model", "_as_given", "schedule", "scheduled", "statistics", "_warned", "_layout")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in kept if name in self.__dict__}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -52,16 +52,16 @@ class Measurement:
         raise NotImplementedError
 
     def num_scalars(self, probing: Any, num_blocks: int) -> int:
-        """How many scalars it gives."""
-        raise NotImplementedError
+        """How many scalars it gives: one for each direction and block."""
+        return int(probing.num_directions) * num_blocks
 
     def coefficients(self, plan: StepPlan, scalars: list[float]) -> list[float]:
         """Those scalars that multiply directions in g, empty where g is no sum of directions."""
-        return []
+        return scalars
 
     def gradient(self, optimizer: Any, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
-        """The gradient estimate, by chunks."""
-        raise NotImplementedError
+        """The gradient estimate, by chunks: the sum of directions times the coefficients."""
+        return optimizer.combination(plan, self.coefficients(plan, scalars))
 
     def estimate(self, optimizer: Any, plan: StepPlan, gradient: Any) -> Any:
         """ĥ by chunks where ``gradient`` itself gives one (see `helene.curvature.Estimate`), else None."""
@@ -81,10 +81,6 @@ class Pairs(Measurement):
         """See `Measurement`."""
         probes = probing.num_directions * num_blocks
         return 2 * probes if probing.two_sided else probes + 1
-
-    def num_scalars(self, probing: Probing, num_blocks: int) -> int:
-        """See `Measurement`: c/q of each direction and block."""
-        return probing.num_directions * num_blocks
 
     def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
         """See `Measurement`."""
@@ -111,14 +107,6 @@ class Pairs(Measurement):
         slopes = functional.projected_gradient(plus, minus, eps if base is None else eps / 2.0)
         coefficients = [c * length for c, length in zip(slopes.tolist(), lengths, strict=True)]
         return coefficients, losses.mean() if base is None else base
-
-    def coefficients(self, plan: StepPlan, scalars: list[float]) -> list[float]:
-        """See `Measurement`."""
-        return scalars
-
-    def gradient(self, optimizer: Any, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
-        """See `Measurement`."""
-        return optimizer.combination(plan, self.coefficients(plan, scalars))
 
 
 class Backward(Measurement):

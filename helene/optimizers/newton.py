@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Unpack
 
 from helene.optimizers.base import LearningRate
-from helene.optimizers.curved import Curvature
-from helene.optimizers.zeroth import ZerothOrder
+from helene.optimizers.zeroth import Curvature, ZerothOrder
 from helene.rules import NewtonRule
 
 

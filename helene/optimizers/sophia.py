@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
 from helene.optimizers.base import Base, LearningRate
-from helene.optimizers.curved import Curvature, CurvatureOptions
 from helene.optimizers.first import FirstOrder
-from helene.optimizers.zeroth import ZerothOrder
+from helene.optimizers.zeroth import Curvature, CurvatureOptions, ZerothOrder
 from helene.rules import SophiaRule
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from helene.curvature import mean_gradient
+from helene.curvature import Source, mean_gradient
 from helene.directions import Direction, Target, chunks, compute_dtype
 from helene.optimizers import checks, layer_floors
 from helene.optimizers.base import Base, Options
@@ -33,6 +33,21 @@ class Directions(Options, total=False):
     distribution: str
     direction_per_layer: bool
     model: nn.Module | None
+
+
+class CurvatureOptions(Options, total=False):
+    """Keyword arguments of the methods that keep h."""
+
+    curvature: str | Source
+    batch_size: int | None
+    beta2: float
+    interval: int
+    bias_correction: bool
+    first_estimate: int
+
+
+class Curvature(CurvatureOptions, Directions, total=False):
+    """Those of the zeroth-order ones among them."""
 
 
 class ZerothOrder(Base):

@@ -183,13 +183,17 @@ def tune(arguments: argparse.Namespace) -> int:
         "eval_every": 10,
         "device": given.device_kind(arguments),
     }
+    names = {word.partition("=")[0] for word in arguments.set}
+    for name in ("steps", "eval_every", "role", "target"):
+        if name in names:
+            raise ValueError(f"tune sets {name} itself, from --forwards; leave --set {name}=... out")
     base = load(None, [*(f"{name}={value}" for name, value in settings.items()), *arguments.set])
     with Store(arguments.store) as store:
-        found = search(base, natural, arguments.forwards, env, store)
-    for lr, loss, status in found.tried:
+        tuned = search(base, None if "lr" in names else natural, arguments.forwards, env, store)
+    for lr, loss, status in tuned.tried:
         print(f"{lr:10.3g}  dev loss {'–' if loss is None else f'{loss:.4f}'}  {status}")
-    edge = ", at the edge of what was tried: try further" if found.edge else ""
-    print(f"best: lr={found.lr:g}{edge} ({found.forwards} forwards)")
+    edge = f", at the edge of what was tried: try further, around --set lr={tuned.lr:g}" if tuned.edge else ""
+    print(f"best: lr={tuned.lr:g}{edge} ({tuned.forwards} forwards)")
     return 0
 
 

@@ -9,15 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llm_bench.protocol.plan import Cell
+    from llm_bench.protocol.presets import Preset
+    from llm_bench.tasks.task import Kind
 
 
 def named_models(words: list[str]) -> dict[str, str]:
-    """Sources by name: of ``NAME=DIR``, or by the folder's own name, or the name on the Hub."""
-    named = {}
+    """Sources by name: of ``NAME=DIR``, or by the folder's own name, or the name on the Hub.
+
+    Raises:
+        ValueError: If two have one name.
+    """
+    named: dict[str, str] = {}
     for word in words:
         name, equals, source = word.partition("=")
-        if not equals:
+        if not equals or Path(word).is_dir():
             name, source = Path(word).name if Path(word).is_dir() else word, word
+        if name in named:
+            raise ValueError(
+                f"--model has the name {name!r} twice, of {named[name]} and {source}; give NAME=DIR for one"
+            )
         named[name] = source
     return named
 
@@ -79,10 +89,9 @@ def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = (), ch
                 get_method(name)
         changes["untrained"] = tuple(m for m in preset.untrained if not arguments.methods or m in wanted)
         changes["methods"] = tuple(m for m in wanted if m not in preset.untrained)
-    _all_known("--tasks", arguments.tasks, [t for tasks in preset.tasks.values() for t in tasks], preset.name)
     _all_known("--tunings", arguments.tunings, TUNINGS, preset.name)
     if arguments.tasks:
-        changes["tasks"] = {k: tuple(t for t in ts if t in arguments.tasks) for k, ts in preset.tasks.items()}
+        changes["tasks"] = _tasks(preset, arguments.tasks)
     if arguments.tunings:
         changes["tunings"] = tuple(arguments.tunings)
     if arguments.dtype:
@@ -99,7 +108,10 @@ def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = (), ch
     env = environment(arguments, check)
     models: dict[Any, str] = {}
     for name, source in env.models.items():
-        models.setdefault(kind_of(source), name)
+        kind = kind_of(source)
+        if kind in models:
+            raise ValueError(f"--model has two {kind} models, {models[kind]} and {name}; give one of each kind")
+        models[kind] = name
     more = {"engine": True, "best": "copy"} if arguments.engine else {}
     return Bench(preset, models, env, device_kind(arguments), more)
 
@@ -111,6 +123,20 @@ def records(arguments: argparse.Namespace) -> Any:
 
     with Store(arguments.store, read_only=True) as store:
         return store.records(experiment(arguments.preset))
+
+
+def _tasks(preset: Preset, words: list[str]) -> dict[Kind, tuple[str, ...]]:
+    """By kind the tasks of those names; one that the preset lacks is taken for every kind that has it."""
+    from llm_bench.tasks import task_names
+
+    usual = [task for tasks in preset.tasks.values() for task in tasks]
+    every = [task for kind in preset.tasks for task in task_names(kind)]
+    _all_known("--tasks", [word for word in words if word not in every], usual, preset.name)
+    more = [word for word in words if word not in usual]
+    return {
+        kind: (*(t for t in tasks if t in words), *(t for t in more if t in task_names(kind)))
+        for kind, tasks in preset.tasks.items()
+    }
 
 
 def _all_known(option: str, given: list[str] | None, known: Any, preset: str) -> None:

@@ -53,6 +53,7 @@ def demo(out: Path, store_path: Path | None = None, jobs: int = 1, preset: Prese
         preset: Another one, for tests.
     """
     preset = preset or get_preset("smoke")
+    _say("the demo pretrains two tiny models and tunes them: two to three minutes of CPU; a second call, seconds")
     bench = tiny_bench(preset, kinds=tuple(preset.tasks))
     wanted = cells(preset)
     path = store_path or out / "demo" / "demo.sqlite"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from llm_bench.models.loading import LanguageModel
 from llm_bench.tasks.task import MASK, Example, Sentence, Task
@@ -161,5 +160,11 @@ def label_word(model: LanguageModel, word: str) -> int:
 
 
 def _tokens(model: LanguageModel, text: str) -> list[int]:
-    ids: Any = model.tokenizer(text, add_special_tokens=False)["input_ids"]
-    return list(ids)
+    ids: list[int] = list(model.tokenizer(text, add_special_tokens=False)["input_ids"])
+    if ids and max(ids) >= model.num_tokens:
+        token = model.tokenizer.convert_ids_to_tokens(max(ids))
+        raise ValueError(
+            f"the text has the token {token!r}, number {max(ids)} of the tokenizer, and the model's embedding has "
+            f"{model.num_tokens} rows; take the token out of the data, or add a row for it"
+        )
+    return ids

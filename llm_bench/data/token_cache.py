@@ -42,7 +42,7 @@ def key(model: LanguageModel, task: Task, examples: Sequence[Example]) -> str:
     limits = (task.name, task.kind, task.max_length, task.first_limit, task.generates, task.max_new_tokens)
     digest = hashlib.sha256(_code().encode())
     digest.update(tokenizer_fingerprint(model).encode())
-    digest.update(repr((model.max_length, model.before, model.after, limits)).encode())
+    digest.update(repr((model.max_length, model.num_tokens, model.before, model.after, limits)).encode())
     for example in examples:
         digest.update(repr((example, [type(piece).__name__ for piece in example.pieces])).encode())
     return digest.hexdigest()[:24]

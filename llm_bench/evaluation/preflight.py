@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,12 @@ def preflight(
             f"plain English costs {bits:.2f} bits a character, more than guessing letters ({LETTERS_BITS:.2f}): the "
             "tokenizer does not fit the weights, or these are random"
         )
+    blind = _blind_loss(model, text)
+    if pretrained and expected is None and not loss < blind:
+        raise ValueError(
+            f"the known text costs {loss:.2f} nats a token, and a model that does not look at it, {blind:.2f} or more: "
+            "the tokenizer does not fit the weights, or these are random"
+        )
     if pretrained and model.kind == "causal" and not model.before:
         _check_forgotten_first(model, text, loss)
     return report
@@ -85,6 +93,17 @@ def known_loss(model: LanguageModel, text: str = KNOWN_TEXT) -> tuple[float, flo
     num_tokens = sum(int(count.sum()) for count in scores.counts)
     loss = -float(sum(total.sum() for total in scores.totals)) / num_tokens
     return loss, loss * len(ids) / len(text) / math.log(2)
+
+
+def _blind_loss(model: LanguageModel, text: str) -> float:
+    """What the known loss of a model whose logits do not depend on the text is above, but once in 30,000 times.
+
+    With logits of standard deviation σ it is ln V + σ² / 2 in the mean, and that of n different tokens has a standard
+    deviation of σ / √n: ln V + σ² / 2 − 4 σ / √n is least, ln V − 8 / n, where σ = 4 / √n.
+    """
+    tokens = [token for e in text_examples(model, _tokens(model, text)) for ((_, token),) in e.options]
+    effective = len(tokens) ** 2 / sum(count**2 for count in Counter(tokens).values())
+    return math.log(model.num_tokens) - 8.0 / effective
 
 
 def text_examples(model: LanguageModel, ids: Sequence[int]) -> list[Encoded]:
@@ -145,10 +164,8 @@ def _options(model: LanguageModel, task: Task, encoded: Sequence[Encoded]) -> di
 
 def _check_forgotten_first(model: LanguageModel, text: str, loss: float) -> None:
     first = model.tokenizer.bos_token_id
-    if first is None:
+    if first is None or first >= model.num_tokens:
         return
-    from dataclasses import replace
-
     helped, _ = known_loss(replace(model, before=(first,)), text)
     # One more token is predicted with it in front, hence a margin.
     if helped < loss - BOS_GAIN:

@@ -43,8 +43,8 @@ def fit_offsets(scores: Scores, gold: Gold) -> NDArray[np.float64]:
         value, slope = loss(offsets)
         return value + 1e-6 * float(offsets @ offsets), slope + 2e-6 * offsets
 
-    found = minimize(damped, np.zeros(table.shape[1] - 1), jac=True, method="BFGS", options={"gtol": 1e-9})
-    return np.concatenate([[0.0], found.x])
+    fitted = minimize(damped, np.zeros(table.shape[1] - 1), jac=True, method="BFGS", options={"gtol": 1e-9})
+    return np.concatenate([[0.0], fitted.x])
 
 
 def with_offsets(scores: Scores, offsets: NDArray[np.float64]) -> list[NDArray[np.float64]]:
@@ -55,14 +55,14 @@ def with_offsets(scores: Scores, offsets: NDArray[np.float64]) -> list[NDArray[n
 @torch.inference_mode()
 def features(model: LanguageModel, examples: Sequence[Encoded], max_rows: int = 16) -> NDArray[np.float64]:
     """What the head sees where the answer is due, shape (examples, width): behind the prompt, or at the mask."""
-    found: list[NDArray[np.float64]] = []
+    chunks: list[NDArray[np.float64]] = []
     order = sorted(range(len(examples)), key=lambda i: -len(examples[i].prompt))
     for start in range(0, len(order), max_rows):
         chosen = [examples[i] for i in order[start : start + max_rows]]
         probes = [Encoded((e.prompt,), ((0, _place(model, e)),), (((0, 0),),), (0,)) for e in chosen]
         batch = collate(probes, model.pad_id, model.side, device=model.device)
-        found.append(site_states(model.module, batch).double().cpu().numpy())
-    table = np.concatenate(found)
+        chunks.append(site_states(model.module, batch).double().cpu().numpy())
+    table = np.concatenate(chunks)
     return table[np.argsort(order)]
 
 
@@ -71,19 +71,34 @@ def _place(model: LanguageModel, example: Encoded) -> int:
 
 
 def linear_probe(
-    train: tuple[NDArray[np.float64], Gold], dev: tuple[NDArray[np.float64], Gold], test: NDArray[np.float64]
+    train: tuple[NDArray[np.float64], Gold],
+    dev: tuple[NDArray[np.float64], Gold],
+    test: NDArray[np.float64],
+    num_classes: int,
 ) -> tuple[list[NDArray[np.float64]], dict[str, Any]]:
     """Logistic regression on standardised features; the penalty is chosen on dev, of equal ones the strongest.
 
+    Args:
+        train: Features and right options.
+        dev: The same.
+        test: Features.
+        num_classes: Of the task, whether these rows have them all or not.
+
     Returns:
         Log-probabilities of the classes for the test features, and what was chosen.
+
+    Raises:
+        ValueError: If the training rows have one class alone.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     labels = np.array([g[0] for g in train[1]])
-    num_classes = int(max(labels.max(), *(g[0] for g in dev[1]))) + 1
+    if len(set(labels.tolist())) < 2:
+        raise ValueError(
+            f"the {len(labels)} training rows are all of one class; a linear probe needs two, take more rows"
+        )
     best: tuple[float, float, Any] | None = None
     for penalty in PENALTIES:
         probe = make_pipeline(StandardScaler(), LogisticRegression(C=penalty, max_iter=2000))
@@ -97,6 +112,6 @@ def linear_probe(
 
 
 def _log_probabilities(probe: Any, table: NDArray[np.float64], num_classes: int) -> list[NDArray[np.float64]]:
-    found = np.full((len(table), num_classes), -np.inf)  # a class that training never saw
-    found[:, probe.classes_] = probe.predict_log_proba(table)
-    return list(found)
+    scores = np.full((len(table), num_classes), -np.inf)  # a class that training never saw
+    scores[:, probe.classes_] = probe.predict_log_proba(table)
+    return list(scores)

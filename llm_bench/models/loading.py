@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from helene.files import read_text
 from llm_bench.models import attention, positions
 from llm_bench.models.fingerprint import fingerprint as of_content
 from llm_bench.models.positions import Side
@@ -39,6 +40,7 @@ class LanguageModel:
         max_length: Longest sequence that the positions allow.
         side: Where rows are filled up: left for causal models, right for masked ones, unless
             `llm_bench.evaluation.plain_forward` found the model exact on the other side alone.
+        num_tokens: Rows of its embedding: the tokens that it knows.
     """
 
     module: Any
@@ -50,6 +52,7 @@ class LanguageModel:
     after: tuple[int, ...]
     max_length: int
     side: Side = "left"
+    num_tokens: int = 1 << 62
 
     @property
     def device(self) -> torch.device:
@@ -58,9 +61,9 @@ class LanguageModel:
 
     @property
     def pad_id(self) -> int:
-        """A token to fill rows with; masked out, so any will do."""
-        tokenizer = self.tokenizer
-        return next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
+        """A token to fill rows with; masked out, so any that the model knows will do."""
+        ids = self.tokenizer.pad_token_id, self.tokenizer.eos_token_id
+        return next((i for i in ids if i is not None and i < self.num_tokens), 0)
 
 
 def load(source: str | os.PathLike[str], kind: Kind, dtype: str = "float32", device: str = "cpu") -> LanguageModel:
@@ -123,13 +126,32 @@ def _damaged(source: str | os.PathLike[str]) -> Path | None:
 
 
 def wrap(module: Any, tokenizer: Any, kind: Kind, name: str, fingerprint: str = "none") -> LanguageModel:
-    """A `LanguageModel` of what is in memory already; sets the attention of `llm_bench.models.attention`."""
+    """A `LanguageModel` of what is in memory already; sets the attention of `llm_bench.models.attention`.
+
+    Raises:
+        ValueError: If the tokenizer has tokens that the model does not know.
+    """
     with quiet():
         module.set_attn_implementation(attention.NAME)
     before, after = special_tokens(tokenizer)
+    num_tokens = int(module.get_input_embeddings().weight.shape[0])
+    _check_vocabulary(tokenizer, (*before, *after, tokenizer.mask_token_id), num_tokens, name)
     longest = positions.longest(module.config)
-    side: Literal["left", "right"] = "left" if kind == "causal" else "right"
-    return LanguageModel(module.eval(), tokenizer, kind, name, fingerprint, before, after, longest, side)
+    side: Side = "left" if kind == "causal" else "right"
+    return LanguageModel(module.eval(), tokenizer, kind, name, fingerprint, before, after, longest, side, num_tokens)
+
+
+def _check_vocabulary(tokenizer: Any, special: Sequence[int | None], num_tokens: int, name: str) -> None:
+    """Raise ValueError unless the model knows the whole vocabulary, and the special tokens in use.
+
+    Others that were added, such as one to pad with, are looked for in the texts.
+    """
+    largest = max(tokenizer.vocab_size - 1, *(token for token in special if token is not None), 0)
+    if largest >= num_tokens:
+        raise ValueError(
+            f"the tokenizer of {name} has the token {largest}, the model's embedding {num_tokens} rows; give the "
+            "tokenizer that belongs to it"
+        )
 
 
 def load_tokenizer(source: str | os.PathLike[str]) -> Any:
@@ -212,23 +234,41 @@ def _config(source: str | os.PathLike[str]) -> Any:
         with quiet():
             return AutoConfig.from_pretrained(source, trust_remote_code=False)
     except Exception as err:
-        if _has_own_code(source):
-            raise ValueError(
-                f"{source} needs Python files of its own (auto_map in its config.json), which are never run here; give "
-                "a model that transformers knows"
-            ) from err
+        if os.path.isdir(source):
+            raise ValueError(_why_no_config(Path(source), err)) from err
+        if "trust_remote_code" in str(err):
+            raise ValueError(_OWN_CODE.format(source)) from err
         raise FileNotFoundError(
             f"there is no model {source}: not a folder here, and the Hub does not give it ({type(err).__name__})"
         ) from err
 
 
-def _has_own_code(source: str | os.PathLike[str]) -> bool:
-    """Whether a folder's configuration names Python files of its own to be run."""
+_OWN_CODE = (
+    "{} needs Python files of its own (auto_map in its config.json), which are never run here; give a model that "
+    "transformers knows"
+)
+
+
+def _why_no_config(folder: Path, err: Exception) -> str:
+    """What is wrong with the configuration of a folder."""
+    path = folder / "config.json"
     try:
-        config = json.loads((Path(source) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and "auto_map" in config
+        config = json.loads(read_text(path))
+    except json.JSONDecodeError as broken:
+        return f"{path} is not JSON ({broken}); copy or download it anew"
+    if not isinstance(config, dict):
+        return f"{path} is a {type(config).__name__}; it must be an object, as save_pretrained writes it"
+    if "auto_map" in config:
+        return _OWN_CODE.format(folder)
+    from transformers import CONFIG_MAPPING, __version__
+
+    kind = config.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        return (
+            f"{path} has the model_type {kind!r}, which transformers {__version__} does not know; take a newer "
+            "version, or a model that it knows"
+        )
+    return f"{path} is no configuration of {kind} ({' '.join(str(err).split())[:200]}); copy or download it anew"
 
 
 def _check_architecture(config: Any, kind: Kind, source: Any) -> None:

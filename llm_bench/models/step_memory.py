@@ -22,8 +22,8 @@ from helene.engine.schedule import Schedule, schedule_of, trace
 from helene.kernels.methods import Fused, fused
 from helene.kernels.tiles import TILE
 from helene.optimizers.base import Base
+from helene.optimizers.chunkwise import RoundingWatch
 from helene.optimizers.first import FirstOrder
-from helene.optimizers.rounding import RoundingWatch
 from helene.probe import held_by
 from helene.swap import Scratch
 from llm_bench.models.live_bytes import blocks, counting, fused_attention

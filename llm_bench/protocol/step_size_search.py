@@ -40,14 +40,14 @@ class Tuned:
 
 
 def tune(
-    base: RunConfig, natural: float, forwards: int, env: Environment, store: Store, progress: bool = True
+    base: RunConfig, natural: float | None, forwards: int, env: Environment, store: Store, progress: bool = True
 ) -> Tuned:
     """Halve by halves: four decades on a third of the budget, then twice as long around the best.
 
     Args:
         base: The run; its step size, steps and role are set here.
         natural: The method's usual step size, the middle of what is tried; for HELENE in units of its denominator,
-            which is measured first.
+            which is measured first. None: the run's own is the middle.
         forwards: Budget of all runs together, that measurement included, a backward counted as two.
         env: Where things are.
         store: Where records go; what is there is not run again.
@@ -58,9 +58,11 @@ def tune(
             on the model (`llm_bench.runs.methods.forwards`).
     """
     at = methods.forwards(base.method, base.hyper)
-    before = _slope(base, env, store, progress)
+    before = None if natural is None else _slope(base, env, store, progress)
+    center = base.lr if natural is None else natural
+    assert center is not None
     if before is not None:
-        natural *= denominator(base.method, before.result["slope"], base.batch_size, base.hyper)
+        center *= denominator(base.method, before.result["slope"], base.batch_size, base.hyper)
         forwards -= before.result["forwards"]
     short = _steps(forwards // 3 // len(SPAN), at)
     long = _steps((forwards - len(SPAN) * _forwards(short, at)) // (len(REFINED) + 1), at)
@@ -81,7 +83,7 @@ def tune(
             configs.append(resolved(dataclasses.replace(base, **wanted), env).to_dict())
         return sweep(EXPERIMENT, configs, partial(run, env=env), store, executor=InlineExecutor(), progress=progress)
 
-    first = runs([float(f"{natural * m:.3g}") for m in SPAN], short)
+    first = runs([float(f"{center * m:.3g}") for m in SPAN], short)
     middle = _best(first)
     second = runs([middle, *(float(f"{middle * m:.3g}") for m in REFINED)], long)
     best = _best(second)

@@ -31,7 +31,7 @@ def measured(table: Table) -> dict[Cell, Numbers]:
 
 def ranked_sections(table: Table) -> list[pages.Section]:
     """A section per task: who leads, and the table."""
-    out = []
+    out: list[pages.Section] = []
     for kind, task in dict.fromkeys((c.kind, c.task) for c in measured(table)):
         here = {c: value for c, value in table.items() if (c.kind, c.task) == (kind, task)}
         title = f"{TASKS.get(task, task)} ({kind}): {model_of(here)}"

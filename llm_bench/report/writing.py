@@ -14,8 +14,8 @@ from llm_bench.report.labels import label
 from llm_bench.report.ranked import Table, model_name, shared_data
 from llm_bench.report.tables import answer
 
-_RUNS = ("record", "kind", "task", "model", "method", "tuning", "lr", "seed", "data_seed", "status", "metric")
-_RUNS += ("best_step", "training_seconds", "step_bytes")
+_ASKED = ("record", "kind", "task", "model", "method", "tuning", "lr", "seed", "data_seed")
+_RUNS = (*_ASKED, "status", "metric", "best_step", "training_seconds", "step_bytes")
 
 
 def render(

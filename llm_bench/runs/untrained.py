@@ -43,7 +43,8 @@ def evaluated(config: RunConfig, session: Session) -> tuple[Evaluation, dict[str
         moved = with_offsets(report.scores, offsets)
         return _reported(report, task, moved, [e.gold for e in test]), {"offsets": offsets.tolist()}
     tables = [features(session.model, examples) for examples in (train, tokens.dev, test)]
-    scores, chosen = linear_probe((tables[0], gold), (tables[1], [e.gold for e in tokens.dev]), tables[2])
+    dev_gold = [e.gold for e in tokens.dev]
+    scores, chosen = linear_probe((tables[0], gold), (tables[1], dev_gold), tables[2], len(task.classes))
     return _reported(None, task, scores, [e.gold for e in test]), chosen
 
 

@@ -197,6 +197,16 @@ def _series(
     )
 
 
+def check_readable(record: Record) -> None:
+    """Read a finished record as the report does.
+
+    Raises:
+        KeyError, TypeError, ValueError: If it is not what a run writes.
+    """
+    if "control" not in record.config and record.result["status"] != "unsupported":
+        _measured(record, None)
+
+
 def _measured(record: Record, theory: Record | None) -> MeasuredCell:
     result, problem = record.result, record.result["problem"]
     tuning = result.get("tuning", {"steps": [], "status": []})

@@ -37,8 +37,8 @@ def starts(problem: Problem, kind: str, size: float, seeds: Sequence[int]) -> Te
     """
     if kind not in KINDS:
         raise ValueError(f"start must be one of {', '.join(KINDS)}, got {kind!r}")
-    if size <= 0:
-        raise ValueError(f"size of the start must be positive, got {size!r}")
+    if not 0 < size < math.inf:
+        raise ValueError(f"size of the start must be positive and finite, got {size!r}")
     layers = problem.layers
     signs = torch.from_numpy(np.stack([np.random.default_rng([s, 7]).choice([-1.0, 1.0], layers.d) for s in seeds]))
     if kind == "coordinate":

@@ -52,8 +52,17 @@ def write_report(
     write_runs(folder / "runs.parquet", analysed)
     _write_summary(out, design, records, analysed, sentence, front_of(sentence, pictures), command, provenance)
     concluded = conclusions(analysed)
-    found = {"answer": sentence, "records": records, "command": command, "provenance": provenance}
-    main, evidence = pages_of(folder, design, analysed, concluded, pictures, **found)
+    main, evidence = pages_of(
+        folder,
+        design,
+        analysed,
+        concluded,
+        pictures,
+        answer=sentence,
+        records=records,
+        command=command,
+        provenance=provenance,
+    )
     write_text(folder / "index.html", main)
     write_text(folder / "evidence.html", evidence)
     write_index(out)

@@ -7,17 +7,19 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.autograd import forward_ad
 
 import helene
 from helene import Trajectory
 from helene.engine import Engine
+from helene.engine.sharded import _InPlace
 from helene.swap import CALLED_ELSEWHERE
 from helene.undo import deferred_interrupts
 from tests.core.interrupts import Lines, places
@@ -58,6 +60,10 @@ def ours_and_contexts(name: str) -> bool:
 
 def of_updates(name: str) -> bool:
     return ours(name) and any(part in name for part in ("/optimizers/", "/rules/", "storage.py", "precision.py"))
+
+
+def of_shards(name: str) -> bool:
+    return name.endswith("sharded.py")
 
 
 Build = Callable[[nn.Module], Any]
@@ -152,6 +158,13 @@ def _engine(net: nn.Module) -> Any:
     return Engine(net, optimizer, loss=lambda model, _: loss(model), scratch_bytes=1 << 12, unit_bytes=1)  # takes turns
 
 
+def _in_place(net: nn.Module) -> Any:
+    optimizer = helene.MeZO(net.named_parameters(), 1e-2)
+    optimizer.probe = _InPlace(optimizer.probe.targets, net, None)
+    optimizer.probes = [optimizer.probe]
+    return optimizer
+
+
 SLICE = 1 if "HELENE_DEEP" in os.environ else 6  # one place in so many; all of them by ``make kills``
 
 CASES: dict[str, tuple[Build, torch.dtype, Callable[[str], bool]]] = {
@@ -161,7 +174,15 @@ CASES: dict[str, tuple[Build, torch.dtype, Callable[[str], bool]]] = {
     "tangent": (lambda net: helene.ForwardGrad(net.named_parameters(), 1e-2), torch.float32, ours),
     "gradient": (lambda net: helene.SGD(net.named_parameters(), 1e-2, momentum=0.9), torch.float32, ours),
     "engine": (_engine, torch.float32, ours),
+    "sharded": (_in_place, torch.float32, of_shards),
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_rank() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of copies for the whole forward, lost updates, missing graphs

@@ -26,7 +26,8 @@ def with_state(
             value = torch.randn(size, generator=generator) * 10.0 ** torch.randint(-4, 1, (size,), generator=generator)
             value = value.abs() if name in storage.NONNEGATIVE else value
             words = noise.words(1, 1, 0, 1, 0, size).to(device) if storage.is_rounded(state, name) else None
-            storage.write(state, name, slice(0, size), value.to(device), words)
+            for sink, stored in storage.writes(state, name, slice(0, size), value.to(device), words):
+                sink.copy_(stored)
     return optimizer
 
 

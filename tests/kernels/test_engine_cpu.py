@@ -107,6 +107,18 @@ def test_dropout_is_refused() -> None:
         engine.step(batch_of(0))
 
 
+def test_a_loss_in_16_bits_is_told_once() -> None:
+    """Its pairs are equal or a unit in the last place apart."""
+    model = TiedModel()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        engine = Engine(model, MeZO(model.named_parameters(), model=model), lambda m, b: loss(m, b).bfloat16())
+        for step in range(2):
+            engine.step(batch_of(step))
+    assert sum("the loss is in bfloat16" in str(warning.message) for warning in caught) == 1
+    assert all(warning.filename == __file__ for warning in caught if "bfloat16" in str(warning.message))
+
+
 def test_a_loss_that_is_not_finite_or_no_scalar_is_refused() -> None:
     for bad, error, text in (
         (lambda m, b: loss(m, b) * torch.nan, FloatingPointError, "the loss is nan"),

@@ -227,3 +227,41 @@ def test_export_into_an_unwritable_place(tmp_path):
         store.put(rec(1))
         with pytest.raises(StoreError, match="cannot write"):
             store.export_jsonl(tmp_path / "file" / "e.jsonl", "e")
+
+
+def test_a_damaged_record_is_left_out_and_said(tmp_path):
+    path = tmp_path / "s.sqlite"
+    with Store(path) as store:
+        store.put(Record.of("e", {"i": 1}, {"status": "reached", "steps": 117}))
+        store.put(Record.of("e", {"i": 2}, {"status": "reached", "steps": 118}))
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE record SET result = replace(result, '117', '111')")
+    with Store(path) as store:
+        with pytest.warns(UserWarning, match=r"record e/.* is damaged: its content does not fit its checksum"):
+            assert [record.config for record in store.records("e")] == [{"i": 2}]
+        store.put(Record.of("e", {"i": 1}, {"status": "reached", "steps": 117}))
+        assert len(store.records("e")) == 2
+
+
+def test_a_store_without_checksums_is_read(tmp_path):
+    path = tmp_path / "s.sqlite"
+    with Store(path) as store:
+        store.put(Record.of("e", {"i": 1}, {"status": "reached"}))
+    with sqlite3.connect(path) as db:
+        db.execute("DROP TABLE seal")
+    with Store(path, read_only=True) as store:
+        assert len(store.records("e")) == 1
+    with Store(path) as store:
+        assert len(store.records("e")) == 1
+
+
+def test_an_export_that_was_edited_is_refused(tmp_path):
+    with Store(tmp_path / "s.sqlite") as store:
+        store.put(Record.of("e", {"i": 1}, {"status": "reached", "steps": 117}))
+        store.export_jsonl(tmp_path / "e.jsonl", "e")
+    text = (tmp_path / "e.jsonl").read_text()
+    (tmp_path / "edited.jsonl").write_text(text.replace("117", "111"))
+    with Store(tmp_path / "t.sqlite") as store:
+        with pytest.raises(StoreError, match=r"line 2 of .* has checksum .* but its content has"):
+            store.merge(tmp_path / "edited.jsonl")
+        assert len(store) == 0

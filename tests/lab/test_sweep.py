@@ -15,7 +15,7 @@ import pytest
 
 from helene.lab.executors import InlineExecutor, Outcome, ProcessExecutor, limit_torch_threads
 from helene.lab.progress import Progress, readable_seconds
-from helene.lab.store import Store, StoreError, config_key
+from helene.lab.store import Record, Store, StoreError, config_key
 from helene.lab.sweep import sweep
 from tests.lab import kills
 
@@ -168,6 +168,16 @@ def test_workers_that_cannot_start_say_so(tmp_path):
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert "needs `if __name__ == '__main__':`" in done.stderr.splitlines()[-1]
+
+
+def test_a_record_that_the_report_cannot_read_is_run_again(store, cells):
+    config = {"i": 3}
+    store.put(Record.of("s", config, {"status": "reached"}))
+    with pytest.warns(UserWarning, match=r"record s/.* cannot be read \(KeyError: 'run_seconds'\); its run is made"):
+        (record,) = quiet(
+            "s", [config], cells.square, store, executor=InlineExecutor(), reads=lambda r: r.result["run_seconds"]
+        )
+    assert record.result["run_seconds"] >= 0
 
 
 def test_no_cells(store, cells):

@@ -70,19 +70,24 @@ def test_a_probe_finds_a_direction_and_chooses_its_penalty_on_dev():
         return rng.normal(size=(count, 10)) + 3 * np.eye(10)[labels], [(int(y),) for y in labels]
 
     train, dev, test = draw(200), draw(100), draw(200)
-    scores, chosen = linear_probe(train, dev, test[0])
+    scores, chosen = linear_probe(train, dev, test[0], 3)
     assert metrics.accuracy(scores, test[1]) > 0.9  # the best possible is 0.97; chance 0.33
     assert chosen["inverse_penalty"] in (1e-3, 1e-2, 1e-1, 1.0, 10.0)
     np.testing.assert_allclose(np.exp(scores).sum(axis=1), 1)
-    random, _ = linear_probe((train[0], [(int(rng.integers(3)),) for _ in train[1]]), dev, test[0])
+    random, _ = linear_probe((train[0], [(int(rng.integers(3)),) for _ in train[1]]), dev, test[0], 3)
     assert metrics.accuracy(random, test[1]) < 0.7
 
 
 def test_a_class_that_training_never_saw_is_never_predicted():
     rng = np.random.default_rng(2)
     table = rng.normal(size=(20, 4))
-    scores, _ = linear_probe((table, [(i % 2,) for i in range(20)]), (table, [(2,)] * 20), table)
+    labels = [(i % 2,) for i in range(20)]
+    scores, _ = linear_probe((table, labels), (table, [(2,)] * 20), table, 3)
     assert all(s[2] == -np.inf for s in scores)
+    scores, _ = linear_probe((table, labels), (table, labels), table, 3)
+    assert metrics.option_loss(scores, [(2,)] * 20) == np.inf, "a test row may be of a class in neither"
+    with pytest.raises(ValueError, match="the 20 training rows are all of one class; a linear probe needs two"):
+        linear_probe((table, [(1,)] * 20), (table, labels), table, 3)
 
 
 def test_demonstrations_differ_between_examples_and_not_between_calls(toy_data):

@@ -5,14 +5,16 @@ import json
 import shutil
 
 import pytest
+from handmade import judged, table_of
 
 from helene import cli as helene_cli
 from helene.lab import canonical
-from helene.lab.store import Store
+from helene.lab.store import Record, Store
 from llm_bench.cli import arguments, demo
 from llm_bench.protocol.execute import cell_records, execute, experiment
 from llm_bench.protocol.plan import cells
 from llm_bench.protocol.presets import get_preset
+from llm_bench.report import tables
 from llm_bench.tiny.pretrain import Recipe
 
 
@@ -58,6 +60,26 @@ def test_a_preset_runs_to_a_page_and_a_second_call_runs_nothing(tiny, tmp_path):
     assert (tmp_path / "index.html").is_file()
 
 
+def test_a_summary_tells_of_time_in_fields_named_seconds_alone():
+    """What a run that was interrupted may differ in: what it was timed, not what it found."""
+
+    def other(value, name=""):
+        if isinstance(value, dict):
+            return {key: other(item, key) for key, item in value.items()}
+        timed = "seconds" in name
+        return [3.0 * v for v in value] if timed and isinstance(value, list) else 3.0 * value if timed else value
+
+    straight = [judged(seed, 0.8 + seed / 100) for seed in range(3)]
+    stopped = [Record.of("x", r.config, other({**r.result, "peak_bytes": {"step": 7}})) for r in straight]
+    summaries = [tables._plain(table_of(*records)) for records in (straight, stopped)]
+    assert summaries[0] != summaries[1]
+    for summary in summaries:
+        for row in summary:
+            assert [key for key in row if "seconds" in key] == ["seconds_to_target"]
+            del row["seconds_to_target"]
+    assert summaries[0] == summaries[1]
+
+
 def test_commands(tiny, tmp_path, capsys, monkeypatch):
     made, _, _ = tiny
     model = f"tiny OPT={made.env.models['tiny OPT']}"
@@ -93,6 +115,11 @@ def test_commands(tiny, tmp_path, capsys, monkeypatch):
     small = ["num_train=20", "num_dev=10", "batch_size=4"]
     assert helene_cli.main([*tune, *(w for s in small for w in ("--set", s))]) == 0
     assert "best: lr=" in capsys.readouterr().out
+    moved = [*small, "lr=0.5", "method=mezo"]
+    assert helene_cli.main([*tune, *(w for s in moved for w in ("--set", s))]) == 0
+    assert {"0.5", "0.05"} < set(capsys.readouterr().out.split())
+    assert helene_cli.main([*tune, "--set", "steps=9"]) == 2
+    assert "tune sets steps itself, from --forwards" in capsys.readouterr().err
     assert helene_cli.main([*tune[:3], "50", *tune[4:]]) == 2
     assert "forwards must be at least 240" in capsys.readouterr().err
 
@@ -179,11 +206,37 @@ def test_a_page_can_be_drawn_where_the_device_of_its_runs_is_not(tiny, tmp_path,
     assert "--methods mezo --tasks sst2 --device cuda --engine" in text, "the command is the whole of it"
 
 
-def test_models_may_be_named():
+def test_models_may_be_named(tmp_path):
     assert arguments.named_models(["gemma=/x/y", "facebook/opt-125m"]) == {
         "gemma": "/x/y",
         "facebook/opt-125m": "facebook/opt-125m",
     }
+    (tmp_path / "lr=1e-3").mkdir()
+    folder = str(tmp_path / "lr=1e-3")
+    assert arguments.named_models([folder]) == {"lr=1e-3": folder}
+    with pytest.raises(ValueError, match="--model has the name 'a' twice, of x and y; give NAME=DIR"):
+        arguments.named_models(["a=x", "a=y"])
+
+
+def test_two_models_of_one_kind_are_refused(tiny, tmp_path, capsys):
+    folder = tiny[0].env.models["tiny OPT"]
+    where = ["--data", tiny[0].env.data, "--store", str(tmp_path / "s.sqlite")]
+    assert helene_cli.main(["llm", "table", "2", "--model", f"a={folder}", "--model", f"b={folder}", *where]) == 2
+    assert "--model has two causal models, a and b; give one of each kind" in capsys.readouterr().err
+
+
+def test_a_preset_takes_a_task_that_it_lacks(tiny, tmp_path, capsys):
+    """As a new one is; the paper's tables do not."""
+    preset = get_preset("small")
+    assert arguments._tasks(preset, ["trec", "sst2", "copa"]) == {
+        "masked": ("sst2", "trec"),
+        "causal": ("sst2", "copa"),
+    }
+    assert arguments._tasks(preset, ["rte"]) == {"masked": ("rte",), "causal": ("rte",)}
+    folder = tiny[0].env.models["tiny OPT"]
+    where = ["--model", folder, "--data", tiny[0].env.data, "--store", str(tmp_path / "s.sqlite")]
+    assert helene_cli.main(["llm", "sweep", "--tasks", "wsc", "--minutes", "0", *where]) == 0
+    assert " runs left" in capsys.readouterr().err
 
 
 def test_demo_data_cut_short_are_made_again(tmp_path, monkeypatch):

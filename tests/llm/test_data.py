@@ -231,6 +231,38 @@ def test_fetch_writes_rows_and_the_names_of_labels(tmp_path):
     assert read_split(tmp_path, SST2, "test")[0]["label"] == "positive"
 
 
+COLUMNS = {  # of the Hub's data sets
+    ("nyu-mll/glue", "sst2"): "sentence label idx",
+    ("nyu-mll/glue", "mnli"): "premise hypothesis label idx",
+    ("SetFit/sst5", None): "text label label_text",
+    ("stanfordnlp/snli", None): "premise hypothesis label",
+    ("CogComp/trec", None): "text coarse_label fine_label",
+    ("aps/super_glue", "rte"): "premise hypothesis idx label",
+    ("aps/super_glue", "cb"): "premise hypothesis idx label",
+    ("aps/super_glue", "boolq"): "question passage idx label",
+    ("aps/super_glue", "wsc.fixed"): "text span1_index span2_index span1_text span2_text idx label",
+    ("aps/super_glue", "wic"): "word sentence1 sentence2 start1 start2 end1 end2 idx label",
+    ("aps/super_glue", "copa"): "premise choice1 choice2 question idx label",
+    ("aps/super_glue", "record"): "passage query entities entity_spans answers idx",
+    ("rajpurkar/squad", None): "id title context question answers",
+}
+
+
+@pytest.mark.parametrize("name", sorted({*task_names("masked"), *task_names("causal")}))
+def test_what_is_fetched_can_be_read_by_every_task_of_the_name(name, tmp_path):
+    """The command takes the first kind that has it; the Hub's columns are those of the data set that is asked for."""
+    kinds = [kind for kind in ("masked", "causal") if name in task_names(kind)]
+
+    def load(path, config, split):
+        row = MAKERS[name](random.Random(split))
+        return [{column: row.get(column, 0) for column in COLUMNS[path, config].split()}]
+
+    fetch(get_task(name, kinds[0]), tmp_path, load)
+    for kind in kinds:
+        for split in ("train", "test"):
+            assert len(read_split(tmp_path, get_task(name, kind), split)) == 1
+
+
 def test_fetch_says_what_failed(tmp_path):
     def load(path, config, split):
         raise ConnectionError("no route")

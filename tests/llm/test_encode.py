@@ -1,10 +1,15 @@
 """Tokens of options against a slow reading of MeZO's rule, and of templates against pieces joined as text."""
 
+import copy
+
+import numpy as np
 import pytest
+import torch
 from llm_families import CAUSAL, make, metaspace
 
 from llm_bench.data.encode import Encoded, demonstration, encode, label_word
 from llm_bench.data.folder import read_split
+from llm_bench.evaluation.evaluate import score
 from llm_bench.models.loading import wrap
 from llm_bench.tasks import get_task, task_names
 from llm_bench.tasks.task import MASK, Example, Sentence
@@ -207,3 +212,22 @@ def test_a_mask_in_the_text_is_refused():
 def test_encoded_examples_are_plain_data():
     encoded = causal("a film . It was", " bad", " good")
     assert encoded == Encoded(encoded.rows, encoded.sites, encoded.options, (0,), (), encoded.prompt)
+
+
+def test_tokens_that_the_model_does_not_know():
+    """A token to pad with that was added without a row for it never reaches the model; one in a text is named."""
+    model = make("llama", dtype=torch.float32)
+    tokenizer = copy.deepcopy(model.tokenizer)
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    padded = wrap(model.module, tokenizer, "causal", "padded")
+    assert padded.num_tokens == len(model.tokenizer) == tokenizer.pad_token_id
+    task = get_task("sst2", "causal")
+    rows = [{"sentence": text, "label": "positive"} for text in ("a film", "a much longer film of a film")]
+    same = [score(m, [encode(m, task, task.make(row)) for row in rows]).means for m in (model, padded)]
+    assert all(map(np.array_equal, *same))
+    with pytest.raises(ValueError, match=r"the token '\[PAD\]', number \d+ .*take the token out of the data"):
+        encode(padded, task, task.make({"sentence": "a [PAD] film", "label": "positive"}))
+    small = make("gpt2", dtype=torch.float32)
+    small.module.resize_token_embeddings(300)
+    with pytest.raises(ValueError, match=r"tokenizer of small has the token \d+, the model's embedding 300 rows"):
+        wrap(small.module, small.tokenizer, "causal", "small")

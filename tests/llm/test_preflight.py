@@ -10,7 +10,15 @@ from torch.nn import functional as F
 
 from llm_bench.data.encode import encode
 from llm_bench.data.folder import read_split
-from llm_bench.evaluation.preflight import KNOWN_FILE, KNOWN_TEXT, known_loss, preflight, write_known
+from llm_bench.evaluation.plain_forward import choose_side
+from llm_bench.evaluation.preflight import (
+    KNOWN_FILE,
+    KNOWN_TEXT,
+    known_loss,
+    of_two_lengths,
+    preflight,
+    write_known,
+)
 from llm_bench.models import loading
 from llm_bench.tasks import get_task
 
@@ -89,6 +97,25 @@ def test_random_weights_are_found(toy_data):
         preflight(model, task, encoded)
 
 
+def test_random_weights_over_few_long_tokens_are_found(toy_data, monkeypatch):
+    """Their bits a character are few, since a token has many."""
+    model = make("gpt2")
+    task, encoded = some(model, "sst2", toy_data)
+    monkeypatch.setattr("llm_bench.evaluation.preflight.LETTERS_BITS", 99.0)
+    with pytest.raises(ValueError, match=r"a model that does not look at it, 6\.15 or more: the tokenizer"):
+        preflight(model, task, encoded)
+    monkeypatch.setattr("llm_bench.evaluation.preflight.known_loss", lambda m, text: (6.1, 2.0))
+    preflight(model, task, encoded)
+
+
+@pytest.mark.parametrize("family", ["opt", "roberta"])
+def test_a_model_of_few_positions_is_shown_what_fits(family):
+    model = make(family, positions=24)
+    assert model.max_length == 24
+    assert known_loss(model)[0] > 0
+    assert choose_side(model, of_two_lengths(model, list(range(10, 60))))["padding_side"] == model.side
+
+
 def test_a_first_token_that_the_tokenizer_leaves_out_is_found_by_its_loss(toy_data, monkeypatch):
     """A llama kind may or may not have a first token: the loss with it in front decides."""
     model = loading.wrap(make("llama").module, metaspace(bos=False), "causal", "llama")
@@ -148,6 +175,23 @@ def test_bad_models_are_clear_errors(tmp_path):
         loading.load(tmp_path / "none", "causal")
     with pytest.raises(FileNotFoundError, match="not a folder here, and the Hub does not give it"):
         loading.load("nobody/nothing", "causal")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"model_type": "opt"', r"config\.json is not JSON \(.*copy or download it anew"),
+        ("[1]", r"config\.json is a list; it must be an object"),
+        ('{"model_type": "opt9"}', r"config\.json has the model_type 'opt9', which transformers [0-9.]+ does not know"),
+        ('{"model_type": "opt", "vocab_size": "many"}', r"config\.json is no configuration of opt \(.*anew"),
+        ('{"model_type": "opt9", "auto_map": {}}', r"needs Python files of its own \(auto_map"),
+    ],
+)
+def test_bad_configurations_are_named(tmp_path, text, message):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        loading.kind_of(tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_encoder_without_head_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """Runs: configs, batches, replaying the best step, the engine, and every way to end."""
 
+import codecs
 import dataclasses
 import json
 import math
@@ -49,6 +50,11 @@ def test_a_config_survives_toml_and_dicts(tmp_path):
         ({"engine": 1}, "engine must be bool, got 1"),
         ({"steps": True}, "steps must be int, got True"),
         ({"lr": 0}, "lr must be positive, got 0"),
+        ({"lr": 10**400}, "lr must be below"),
+        ({"lr": math.inf}, "lr must be a finite number"),
+        ({"target": math.nan}, "target is a dev metric"),
+        ({"seed": 2**70}, "seed must be below"),
+        ({"num_train": 0}, "num_train must be an integer, 1 or above"),
         ({"eps": None}, "mezo needs eps > 0; 1e-3 is usual, got None"),
         ({"method": "ft-adam"}, "ft-adam takes no eps, got 0.001"),
         ({"method": "zosgd"}, "no method 'zosgd'"),
@@ -58,6 +64,8 @@ def test_a_config_survives_toml_and_dicts(tmp_path):
         ({"dtype": "int8"}, "dtype must be one of"),
         ({"eval_every": 0}, "steps, eval_every and batch_size must be at least 1"),
         ({"task": "squad", "target": 0.5}, "set no target"),
+        ({"target": 1.5}, r"target is a dev metric in \[0, 1\], got 1.5"),
+        ({"row_length": -5}, "row_length must be an integer, 0 or above, got -5"),
     ],
 )
 def test_bad_settings_are_named(values, message):
@@ -69,6 +77,11 @@ def test_bad_files_and_words_are_named(tmp_path):
     (tmp_path / "bad.toml").write_text("lr = = 3")
     with pytest.raises(ValueError, match=r"bad\.toml is not TOML"):
         configs.load(tmp_path / "bad.toml")
+    (tmp_path / "bad.toml").write_bytes("lr = 3".encode("utf-16"))
+    with pytest.raises(ValueError, match=r"bad\.toml is no UTF-8 text but UTF-16"):
+        configs.load(tmp_path / "bad.toml")
+    (tmp_path / "good.toml").write_bytes(codecs.BOM_UTF8 + configs.to_toml(opt()).encode())
+    assert configs.load(tmp_path / "good.toml") == opt()
     with pytest.raises(ValueError, match="an override must read name=value, got 'lr'"):
         configs.load(None, ["lr"])
     with pytest.raises(ValueError, match="a run needs kind, task, method"):
@@ -215,9 +228,9 @@ def test_the_target_is_the_first_look_that_has_it_and_a_miss_is_infinite(env):
     base = result_of(opt(), env)
     first = result_of(opt(target=base["curve"]["dev_metric"][0]), env)
     assert (first["status"], first["target"]["steps"], first["target"]["forwards"]) == ("reached", 0, 0)
-    miss = result_of(opt(target=1.01), env)
+    miss = result_of(opt(target=1.0), env)
     assert miss["status"] == "out_of_budget"
-    assert miss["target"] == {"value": 1.01, "steps": math.inf, "forwards": math.inf, "training_seconds": math.inf}
+    assert miss["target"] == {"value": 1.0, "steps": math.inf, "forwards": math.inf, "training_seconds": math.inf}
     assert comparable(miss)["curve"] == comparable(base)["curve"]
 
 
@@ -262,6 +275,7 @@ def test_a_step_size_far_too_large_ends_as_a_status_not_an_exception(env):
     assert "test" in result, "the best dev step is there all the same"
 
 
+@pytest.mark.filterwarnings("ignore:16 of 16 pairs of losses differ")
 def test_a_loss_that_is_exactly_zero_ends_the_run(env, monkeypatch):
     from llm_bench.runs import session as sessions
 

@@ -13,7 +13,7 @@ from llm_bench.evaluation.evaluate import score
 from llm_bench.evaluation.scoring import classification_loss
 from llm_bench.models.attention import Prefix
 from llm_bench.models.loading import num_parameters
-from llm_bench.models.tuning import Tuning, prepare, trained
+from llm_bench.models.tuning import Tuning, generator, prepare, trained
 from llm_bench.tasks import get_task
 
 
@@ -155,6 +155,12 @@ def test_adapters_of_a_16_bit_model_are_float32(toy_data):
         prepare(model, Tuning(tuning))
         assert {p.dtype for _, p in trained(model.module)} == {torch.float32}
         assert score(model, examples(model, toy_data, 2))
+
+
+def test_every_seed_of_a_run_has_a_generator():
+    """And those of before the same: its state is that of the sum."""
+    torch.testing.assert_close(generator(3, 2).get_state(), torch.Generator().manual_seed(3002).get_state())
+    assert not torch.equal(generator(2**62, 2).get_state(), generator(2**64 - 1, 2).get_state())
 
 
 def test_bad_tunings_are_errors():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -88,6 +89,22 @@ def test_arguments_of_methods(name, options, text):
         getattr(helene, name)([one()], 0.1, **options)
     with pytest.raises(TypeError, match="two_sided"):
         helene.FZOO([one()], two_sided=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"seed": np.int64(3)}, {"lr": np.float32(0.25)}, {"eps": np.float64(1e-3)}, {"weight_decay": np.int32(1)}],
+)
+def test_numbers_of_numpy_are_numbers(options):
+    """As sweeps have them; each is taken for Python's own, in state_dicts too."""
+    (name, value) = next(iter(options.items()))
+    ends = []
+    for given in (options, {name: value.item()}):
+        p = one()
+        optimizer = helene.MeZO([("p", p)], **{"lr": 0.1, **given})
+        optimizer.step(lambda p=p: (p**2).sum())
+        ends.append(p.detach().clone())
+    assert torch.equal(*ends)
 
 
 def test_one_value_for_the_whole_step():

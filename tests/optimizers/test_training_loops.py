@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import helene
+from helene.engine import Engine
 from tests.optimizers.contract_table import METHODS
 
 all_methods = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
@@ -132,6 +133,26 @@ def test_schedulers_that_cycle_momentum(momentum):
     assert torch.equal(q, before)
 
 
+@pytest.mark.filterwarnings("ignore:steps run without a CUDA graph")
+def test_torch_is_told_of_steps_that_are_no_calls_of_step():
+    """Else a scheduler warns of an order that is right; warnings are errors here."""
+    model, x, _ = regression(torch.float32)
+    optimizer = helene.MeZO(model.named_parameters(), 0.1, model=model)
+    recorded = helene.Trajectory.record(optimizer)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    engine = Engine(model, optimizer, lambda m, batch: m(batch["x"]).pow(2).mean())
+    for _ in range(2):
+        engine.step({"x": x})
+        scheduler.step()
+    engine.flush()
+    other = helene.MeZO(copy.deepcopy(model).named_parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(other, 1)
+    recorded.replay(other)
+    scheduler.step()
+    with pytest.warns(UserWarning, match="before `optimizer.step"):
+        torch.optim.lr_scheduler.StepLR(helene.MeZO(copy.deepcopy(model).named_parameters()), 1).step()
+
+
 def test_hooks_and_closures_that_return_numbers():
     """torch's step hooks run once a step; a closure may return a Python float."""
     seen = []
@@ -163,3 +184,22 @@ def test_gradient_checkpointing_and_autocast():
     assert slopes[0] == slopes[1]
     assert abs(slopes[2] - slopes[0]) <= 2.0**-7 * 3 / 0.1  # two losses below 3, each to a bfloat16 rounding
     assert slopes[0] != 0
+
+
+def test_an_lr_set_by_hand_stands_over_the_function_of_the_step():
+    """Until then, and again after a load, each group without an lr of its own has the function's."""
+    p, q = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = helene.MeZO([{"params": [p], "layer": "p"}, {"params": [q], "layer": "q"}], lr=lambda t: 0.1 / t)
+
+    def step():
+        optimizer.step(lambda: p.square().sum() + q.square().sum())
+        return [group["lr"] for group in optimizer.param_groups]
+
+    assert step() == [0.1, 0.1]
+    optimizer.param_groups[0]["lr"] = 0.03
+    assert step() == [0.03, 0.05]
+    assert step() == [0.03, 0.1 / 3]
+    again = helene.MeZO([{"params": [p], "layer": "p"}, {"params": [q], "layer": "q"}], lr=lambda t: 0.1 / t)
+    again.load_state_dict(optimizer.state_dict())
+    again.step(lambda: p.square().sum() + q.square().sum())
+    assert again.param_groups[1]["lr"] == 0.1 / 4

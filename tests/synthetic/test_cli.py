@@ -114,6 +114,10 @@ def test_bad_input_is_one_line_and_exit_code_2(words, said, capsys):
     ("old", "new", "said"),
     [
         ('"helene", "mezo"', '"newton", "mezo"', "method must be one of"),
+        ("n = [1, 2, 4]", "n = [1000000000000]", "has no cell: every n x w is above max_d = 32"),
+        ("max_d = 32", "max_d = 1" + "0" * 5000, "cannot read the preset"),
+        ("starts = [", "target = nan\nstarts = [", "target must be in (0, 1), got nan"),
+        ("size = 1.0", "size = inf", "size of the start must be positive and finite, got inf"),
         ('title = "tiny"', "", "lacks an entry"),
         ("starts = ", "begins = ", "lacks an entry"),
         ("max_d = 32", "target = 0.0", "target must be in (0, 1), got 0.0"),

@@ -183,7 +183,7 @@ CLAIMS = (
                 target=ledger.Target.REPAIRED,
                 strategy=seeded(_several),
                 sides=_against,
-                num_examples=200,
+                num_examples=100,
             ),
         ),
         repair=r"For separable $L$, $\sum_i\epsilon_i = \epsilon$, $\lambda_i = \frac{R_i}{2\sqrt{d_i}}$, $\eta = "

@@ -112,7 +112,10 @@ class Power:
 
 def run(search: Search, claim: Claim) -> tuple[bool, str, tuple[Power, ...]]:
     """Whether the search finds nothing against the statement and something against each false twin; the numbers."""
-    found, looked = _look(search, values_of(claim))
+    seen: list[Any] = []
+    found, looked = _look(search, values_of(claim), seen)
+    if not callable(search.strategy) and settings.get_current_profile_name() != "deep":
+        search = replace(search, strategy=None, cases=seen)  # the same are drawn for each constant
     if found is not None:
         return False, f"counterexample after {looked}: {found}", ()
     powers = []
@@ -142,13 +145,19 @@ def constants_of(search: Search, claim: Claim) -> set[str]:
     return needed(claim, names)
 
 
-def _look(search: Search, values: Mapping[str, Any]) -> tuple[Any, int]:
+def _look(search: Search, values: Mapping[str, Any], seen: list[Any] | None = None) -> tuple[Any, int]:
     given = named_by(search.sides, values)
+
+    def sides(instance: Any) -> tuple[Any, Any]:
+        if seen is not None:
+            seen.append(instance)
+        return search.sides(instance, **given)
+
     strategy = search.strategy
     if callable(strategy) and not isinstance(strategy, SearchStrategy):
         strategy = strategy(**named_by(strategy, values))
     return counterexample(
-        lambda instance: search.sides(instance, **given),
+        sides,
         search.relation,
         strategy=strategy,
         cases=search.cases,

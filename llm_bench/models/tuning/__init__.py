@@ -71,7 +71,7 @@ def adapter_dtype(module: nn.Module) -> torch.dtype:
 
 def generator(seed: int, purpose: int) -> torch.Generator:
     """A CPU generator of one purpose, apart from torch's global one."""
-    return torch.Generator().manual_seed(seed * 1000 + purpose)
+    return torch.Generator().manual_seed((seed * 1000 + purpose) % (1 << 64))
 
 
 def _full(model: LanguageModel, tuning: Tuning) -> Reset:

@@ -6,7 +6,7 @@ from llm_bench.tasks.task import GLUE_SPLITS, HubSource, Labels, entailment_temp
 
 TASK = masked_task(
     "rte",
-    hub=HubSource("nyu-mll/glue", "rte", GLUE_SPLITS),
+    hub=HubSource("aps/super_glue", "rte", GLUE_SPLITS),
     fields={"premise": "text", "hypothesis": "text"},
     labels=Labels("label", ("entailment", "not_entailment")),
     template=entailment_template,
