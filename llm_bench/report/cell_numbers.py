@@ -53,14 +53,17 @@ class Numbers:
     @property
     def shown_interval(self) -> tuple[float, float] | None:
         """Over seeds; that of the test rows' sampling where no seed changes the result; None where neither is known."""
-        if self.low is not None and self.high is not None and self.low < self.high:
-            return self.low, self.high
-        return wilson(self.mean, self.test_rows) if self.test_rows else None
+        if self.over_rows:
+            return wilson(self.mean, self.test_rows) if self.test_rows else None
+        assert self.low is not None
+        assert self.high is not None
+        return self.low, self.high
 
     @property
     def over_rows(self) -> bool:
         """Whether the shown interval is that of the test rows' sampling."""
-        return not (self.low is not None and self.high is not None and self.low < self.high)
+        least = 1e-6  # a mean of equal values differs from them in rounding
+        return self.low is None or max(self.values) - min(self.values) < least
 
 
 def numbers(records: Sequence[Record]) -> Numbers | None:

@@ -141,6 +141,9 @@ def test_rows_are_ranked_and_what_is_unfinished_or_failed_is_marked():
     assert re.findall(r"<strong>([\d.]+)</strong>", html) == ["90.0"]
     assert "[31, 50]ʳ" in html.replace("\u00a0", " "), "one run of what no seed changes: Wilson's interval of 40 in 100"
     assert "badge" not in html
+    same = numbers([judged(i, 0.301, method="zero-shot") for i in range(5)])
+    assert same.over_rows
+    assert same.shown_interval == pytest.approx((22.0, 39.7), abs=0.1), "not the rounding of a mean of equal values"
     what, found = table[MEZO]
     half = {MEZO: (dataclasses.replace(what, wanted=3, left=2), found)}
     assert "1 of 3: half finished" in shown(ranked.ranked_sections(half)[0])
