@@ -10,8 +10,8 @@ import torch
 WINDOW = 16  # pairs
 MOST = 12  # of them that may differ by rounding alone
 COARSE = (
-    "the loss is in {}, where those of a pair are equal or a unit in the last place apart, so that slopes are rounding; "
-    "compute it in float32 (of logits.float())"
+    "the loss is in {}, where those of a pair are equal or a unit in the last place apart, so that slopes are "
+    "rounding; compute it in float32 (of logits.float())"
 )
 
 

@@ -102,9 +102,7 @@ def test_random_weights_over_few_long_tokens_are_found(toy_data, monkeypatch):
     model = make("gpt2")
     task, encoded = some(model, "sst2", toy_data)
     monkeypatch.setattr("llm_bench.evaluation.preflight.LETTERS_BITS", 99.0)
-    with pytest.raises(
-        ValueError, match=r"a model that does not look at it, 6\.15 or more: the tokenizer"
-    ):
+    with pytest.raises(ValueError, match=r"a model that does not look at it, 6\.15 or more: the tokenizer"):
         preflight(model, task, encoded)
     monkeypatch.setattr("llm_bench.evaluation.preflight.known_loss", lambda m, text: (6.1, 2.0))
     preflight(model, task, encoded)
