@@ -166,6 +166,24 @@ def _add_own(commands: Any) -> None:
     listing.add_argument("store", type=Path, help="the store to read")
     listing.set_defaults(func=_records_list)
 
+    showing = add_command(
+        actions,
+        "show",
+        "print the records whose ID begins with these characters, as JSON",
+        more="Pages name runs by such an ID: config, result, and where and with what it was made are in the record.",
+        example="helene records show 3f2a9c01\nhelene records show 3f2a9c01 --in runs.jsonl",
+    )
+    showing.add_argument("id", metavar="ID", help="as a page names it; the first characters suffice")
+    showing.add_argument(
+        "--in",
+        dest="places",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="stores or exported JSONL files (default: every store in reports/)",
+    )
+    showing.set_defaults(func=_records_show)
+
     merging = add_command(
         actions,
         "merge",
@@ -204,6 +222,30 @@ def _records_list(arguments: argparse.Namespace) -> int:
     with Store(arguments.store, read_only=True) as store:
         for name, count in store.experiments().items():
             print(f"{count:8d}  {_shown(name)}")
+    return OK
+
+
+def _records_show(arguments: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from helene.lab import canonical
+    from helene.lab.records import read_jsonl
+    from helene.lab.store import Store
+
+    places = arguments.places or sorted(Path("reports").glob("*/*.sqlite"))
+    found: dict[Any, Any] = {}
+    for path in places:
+        if path.suffix == ".jsonl":
+            records = read_jsonl(path)
+        else:
+            with Store(path, read_only=True) as store:
+                records = store.records()
+        found |= {record.key: record for record in records if record.key.startswith(arguments.id)}
+    if not found:
+        searched = ", ".join(map(str, places)) or "reports/, which has no store"
+        raise ValueError(f"no record's ID begins with {arguments.id!r} in {searched}; name its file with --in FILE")
+    for record in found.values():
+        print(canonical.dumps(asdict(record), indent=1))
     return OK
 
 

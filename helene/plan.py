@@ -40,20 +40,18 @@ class Seeded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probing(Seeded):
-    """How a zeroth-order method probes the loss, see `helene.optimizers.zeroth.ZerothOrder`."""
+class Directed(Seeded):
+    """How many directions a step has, and their law; all that `ForwardGrad` asks."""
 
-    eps: float = 1e-3
     num_directions: int = 1
-    two_sided: bool = True
     distribution: str = "gaussian"
     direction_per_layer: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        numeric.finite_positive(self.eps, "eps", "1e-3 is usual in float32")
-        numeric.one_of(self.two_sided, "two_sided", (True, False))
-        check_directions(self)
+        numeric.whole(self.num_directions, "num_directions", 1, MAX_DIRECTIONS, "1 is usual")
+        numeric.one_of(self.distribution, "distribution", DISTRIBUTIONS)
+        numeric.one_of(self.direction_per_layer, "direction_per_layer", (True, False))
 
     @property
     def is_one_gaussian(self) -> bool:
@@ -61,11 +59,17 @@ class Probing(Seeded):
         return self.num_directions == 1 and self.distribution == "gaussian" and not self.direction_per_layer
 
 
-def check_directions(probing: Any) -> None:
-    """Raise ValueError unless number and law of the directions are in range."""
-    numeric.whole(probing.num_directions, "num_directions", 1, MAX_DIRECTIONS, "1 is usual")
-    numeric.one_of(probing.distribution, "distribution", DISTRIBUTIONS)
-    numeric.one_of(probing.direction_per_layer, "direction_per_layer", (True, False))
+@dataclass(frozen=True, kw_only=True)
+class Probing(Directed):
+    """How a zeroth-order method probes the loss, see `helene.optimizers.zeroth.ZerothOrder`."""
+
+    eps: float = 1e-3
+    two_sided: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        numeric.finite_positive(self.eps, "eps", "1e-3 is usual in float32")
+        numeric.one_of(self.two_sided, "two_sided", (True, False))
 
 
 class StepPlan(NamedTuple):

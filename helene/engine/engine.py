@@ -200,7 +200,7 @@ class Engine:
             loss=self._loss,
             targets=targets,
             fused=not slow,
-            updates=Updates(optimizer),
+            updates=Updates(optimizer, slow),
             streams=self._streams,
             workers=self._workers,
             options=self._options,

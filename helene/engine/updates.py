@@ -26,14 +26,15 @@ class Updates:
 
     Args:
         optimizer: Whose updates these are.
+        no_kernels: Why there are none for its parameters, in one line; empty where there are.
 
     Attributes:
         key: int64: seed, step, draw.
         values: float32: eps, c, whether an update is made (1 or 0), and whether it is left to the host (1 or 0).
     """
 
-    def __init__(self, optimizer: ZerothOrder) -> None:
-        self._optimizer = optimizer
+    def __init__(self, optimizer: ZerothOrder, no_kernels: str) -> None:
+        self._optimizer, self._no_kernels = optimizer, no_kernels
         num_groups, self._device = len(optimizer.param_groups), optimizer.targets[0].tensor.device
         self._on_gpu = self._device.type == "cuda"
         num_hypers = num_groups * methods.NUM_HYPERS
@@ -55,7 +56,7 @@ class Updates:
 
     def send(self, plan: StepPlan) -> str:
         """Send a step, in the current stream's order; why its update cannot be the graph's, in one line, or nothing."""
-        method, probing = methods.fused(plan, self._optimizer.targets), plan.probing
+        method, probing = self._fused(plan), plan.probing
         assert isinstance(probing, Probing)
         slot = plan.step % _SLOTS
         if self._sent[slot] is not None:
@@ -80,9 +81,12 @@ class Updates:
     def prepare(self, plan: StepPlan) -> None:
         """Before a capture: allocate the state, and say where it lies."""
         settled = plan if not plan.asks_floors else plan.with_floors({i: 1.0 for i in range(len(plan.rules))})
-        method = methods.fused(settled._replace(source=None), self._optimizer.targets)
+        method = self._fused(settled._replace(source=None))
         self._method = method if isinstance(method, methods.Fused) else None
         self._tables = methods.tables(self._optimizer, plan) if self._method else []
+
+    def _fused(self, plan: StepPlan) -> methods.Fused | str:
+        return self._no_kernels or methods.fused(plan, self._optimizer.targets)
 
     def enqueue(self, losses: Tensor, ranks: int) -> None:
         """What follows the forwards: c from the losses (sums over the ranks), and the update.

@@ -27,8 +27,9 @@ PALETTE = ("#1f7fc4", "#d55e00", "#0f9d74", "#c2689a", "#c98a00", "#56a9d6", "#8
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 DASHES = ("-", (0, (6, 1.5)), (0, (4, 1.2, 1, 1.2)), (0, (2, 1)))
 INK = "#0a0b0c"  # drawn in this and turned into the page's own text colour
+_LEGEND_LINE = 0.18  # inches
 REFERENCE = (0, (4, 3))  # dashes of what is predicted or marked rather than measured
-WIDTH = 6.4  # inches; at this width text of 9.5 points stays readable on a phone
+WIDTH = 4.7  # inches, 338 points: about what a phone is wide, so that 9.5 points stay about as large there
 
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "path",  # text as outlines: the same on every machine, no font needed
@@ -180,5 +181,7 @@ def legend_below(figure: Figure, axes: Axes, always: bool = False) -> None:
     """The legend beneath everything, in as many columns as fit; none for a single label unless ``always``."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) > 1 or (labels and always):
-        columns = min(len(labels), max(1, int(84 / (max(map(len, labels)) + 8))))
+        columns = min(len(labels), max(1, int(62 / (max(map(len, labels)) + 8))))
+        more = max(0, math.ceil(len(labels) / columns) - 2)
+        figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * more)  # so that the axes keep their height
         figure.legend(handles, labels, loc="outside lower left", ncols=columns)

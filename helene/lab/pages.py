@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from helene.lab.report_files import write_summary, write_text
+from helene.lab import page_footer
+from helene.lab.report_files import Part, read_parts, write_summary, write_text
 
 if TYPE_CHECKING:
     from helene.lab.drawing import Drawing
@@ -43,9 +44,11 @@ _TONES = {
         ("not_consistent", "refuted", "wrong", "failed", "diverged", "non_finite", "out_of_memory", "error")
     ),
     ("warn", "!"): (
-        ("broken_instrument", "holds_after_repair", "ill_posed", "gap", "unexplained", "stalled", "out_of_budget")
+        ("broken_instrument", "holds_after_repair", "ill_posed", "gap", "unexplained", "stalled", "incomplete")
     ),
 }
+_GONE = Markup(' class="num none"')  # on a card of a phone there is no line for it
+_COLUMNS_ON_A_PHONE, _CARDS_ON_A_PHONE = 4, 40
 _BADGES = {word: look for look, words in _TONES.items() for word in words}
 
 
@@ -72,18 +75,24 @@ def render_page(
     command: str,
     provenance: Mapping[str, Any] | None = None,
     lead: Sequence[Markup | str] = (),
-    back: bool = True,
+    back: str = "../index.html",
+    downloads: Sequence[tuple[str, str]] = (),
+    measured: str = "",
+    contents: bool = True,
 ) -> str:
     """A whole page as text.
 
     Args:
         title: Heading and window title.
         answer: What was found, in one sentence; it stands first.
-        sections: In order; more than two get a table of contents.
+        sections: In order.
         command: What remakes the page.
         provenance: From :func:`helene.lab.provenance.provenance`, shown at the foot.
         lead: Pieces between the answer and the contents: badges, a picture.
-        back: Whether to link ``../index.html``.
+        back: Where "all reports" leads; empty for no such link.
+        downloads: (label, address) of each file with the page's numbers.
+        measured: On what the numbers were measured, and when.
+        contents: Whether more than two sections get a table of contents.
     """
     addressed = [Section(s.title, s.body, s.anchor or _slug(s.title)) for s in sections]
     page = _TEMPLATES.get_template("page.html").render(
@@ -93,7 +102,11 @@ def render_page(
         command=command,
         lead=lead,
         back=back,
-        facts=_facts(provenance, command),
+        facts=page_footer.facts(provenance, command, measured),
+        contents=contents and len(addressed) > 2,
+        downloads=downloads,
+        find_record=page_footer.FIND_RECORD,
+        citation=page_footer.CITATION,
     )
     return _share_outlines(page)
 
@@ -118,29 +131,6 @@ def _share_outlines(page: str) -> str:
 
 def _slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
-
-
-def _facts(provenance: Mapping[str, Any] | None, command: str) -> list[tuple[str, str]]:
-    if not provenance:
-        return []
-    p = dict(provenance)
-    commit, dirty = p.pop("commit", None), p.pop("dirty", None)
-    if p.get("command") == command:
-        p.pop("command")  # it stands above already
-    facts = [("commit", f"{commit[:12]}{' with uncommitted changes' if dirty else ''}")] if commit else []
-    for name in ("command", "timestamp", "cpu", "cpus", "gpu", "threads", "platform", "versions"):
-        facts += _fact(name, p.pop(name, None))
-    for name, value in p.items():
-        facts += _fact(name, value)
-    return facts
-
-
-def _fact(name: str, value: Any) -> list[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        value = ", ".join(f"{key} {item}" for key, item in value.items())
-    elif isinstance(value, list | tuple):
-        value = ", ".join(map(str, value))
-    return [] if value in (None, "") else [(name, str(value))]
 
 
 def paragraph(text: Markup | str) -> Markup:
@@ -186,7 +176,7 @@ def table(
     anchors: Sequence[str] = (),
     numeric: Sequence[int] | None = None,
 ) -> Markup:
-    """A table that scrolls sideways where it is too wide.
+    """A table that scrolls sideways where it is too wide; on a phone, many columns fold into a card a row.
 
     Args:
         headers: One per column.
@@ -205,16 +195,25 @@ def table(
     right = _numeric_columns(rows, len(headers)) if numeric is None else set(numeric)
     # The caption stands before what scrolls sideways, so that it is read whole.
     parts = [Markup('<p class="caption">{}</p>').format(_with_code(caption))] if caption else []
-    parts.append(Markup('<div class="scroll"><table>'))
+    folds = len(headers) > _COLUMNS_ON_A_PHONE and len(rows) <= _CARDS_ON_A_PHONE
+    parts.append(Markup('<div class="scroll"><table{}>').format(Markup(' class="folds"' if folds else "")))
     kinds = [Markup(' class="num"') if column in right else Markup("") for column in range(len(headers))]
+    named = [Markup(' data-head="{}"').format(_plain(head)) if folds else Markup("") for head in headers]
     heads = [Markup("<th{}>{}</th>").format(kind, head) for kind, head in zip(kinds, headers, strict=True)]
     parts.append(Markup("<thead><tr>{}</tr></thead><tbody>").format(Markup("").join(heads)))
     for index, row in enumerate(rows):
         anchor = Markup(' id="{}"').format(anchors[index]) if index < len(anchors) and anchors[index] else ""
-        cells = [Markup("<td{}>{}</td>").format(kind, _cell(cell)) for kind, cell in zip(kinds, row, strict=True)]
+        cells = [
+            Markup("<td{}{}>{}</td>").format(_GONE if folds and cell is None else kind, head, _cell(cell))
+            for kind, head, cell in zip(kinds, named, row, strict=True)
+        ]
         parts.append(Markup("<tr{}>{}</tr>").format(anchor, Markup("").join(cells)))
     parts.append(Markup("</tbody></table></div>"))
     return Markup("\n").join(parts)
+
+
+def _plain(head: Markup | str) -> str:
+    return head.striptags() if isinstance(head, Markup) else head
 
 
 def _is_number(cell: Any) -> bool:
@@ -282,15 +281,42 @@ def interval(low: float, high: float) -> str:
 def write_index(out: Path) -> Path:
     """(Re)build ``out/index.html`` from the parts' ``summary.json`` and return its path.
 
-    Parts not made yet are listed with the command that makes them. A summary that cannot be read is listed as such:
-    it does not keep the others off the page.
+    A part's summary may have a ``front``: ``headline`` and ``says`` (a sentence), ``table`` (headers, rows, caption; a
+    cell ``{"best": text}`` stands out) and ``picture`` (file, caption). Parts not made yet are listed with the command
+    that makes them. A summary that cannot be read is listed as such: it does not keep the others off the page.
 
     Raises:
         ValueError: If the page cannot be written.
     """
-    from helene.lab.report_files import read_parts
-
+    parts = read_parts(out)
     page = _TEMPLATES.get_template("index.html").render(
-        title="HELENE: what holds, what it costs", parts=read_parts(out)
+        title=next((str(part.front["headline"]) for part in parts if part.front.get("headline")), _TITLE),
+        parts=[part for part in parts if not part.toy],
+        toys=[part for part in parts if part.toy],
+        says=[str(part.front["says"]) for part in parts if part.front.get("says")],
+        picture=next((drawn for part in parts if (drawn := _front_picture(Path(out), part))), ""),
+        table=next((_front_table(part.front["table"]) for part in parts if part.front.get("table")), ""),
+        citation=page_footer.CITATION,
+        find_record=page_footer.FIND_RECORD,
     )
-    return write_text(Path(out) / "index.html", page)
+    return write_text(Path(out) / "index.html", _share_outlines(page))
+
+
+_TITLE = "HELENE: what holds, what it costs"
+
+
+def _front_picture(out: Path, part: Part) -> Markup | None:
+    given = part.front.get("picture") or {}
+    path = out / part.name / str(given.get("file", ""))
+    if path.suffix != ".svg" or not path.is_file():
+        return None
+    svg = path.read_text(encoding="utf-8").replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)
+    return Markup("<figure>{}<figcaption>{}</figcaption></figure>").format(Markup(svg), str(given.get("caption", "")))
+
+
+def _front_table(given: Mapping[str, Any]) -> Markup:
+    rows = [
+        [Markup("<strong>{}</strong>").format(c["best"]) if isinstance(c, Mapping) else c for c in row]
+        for row in given["rows"]
+    ]
+    return table(given["headers"], rows, caption=given["caption"])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -40,6 +40,8 @@ class Part:
         made: Whether its summary is there.
         link: Its page, relative to the index; empty when there is none.
         leaves: Its further pages, their links relative to the index.
+        front: What it gives to the top of the index page, see `helene.lab.pages.write_index`.
+        toy: Whether it shows the way only, so that it stands last.
     """
 
     name: str
@@ -49,12 +51,15 @@ class Part:
     made: bool = False
     link: str = ""
     leaves: tuple[Leaf, ...] = ()
+    front: Mapping[str, Any] = field(default_factory=dict)
+    toy: bool = False
 
 
 _KNOWN = (
+    Part("llm", "Fine-tuning language models", "", "helene llm pages --out {out}"),
     Part("scaling", "How steps scale with dimension", "", "helene scaling --preset standard --out {out}"),
     Part("theory", "The claims of the paper, judged", "", "pytest theory/"),
-    Part("llm", "Fine-tuning language models", "", "helene llm demo --out {out}"),
+    Part("demo", "A toy: the whole way on a CPU in two minutes", "", "helene llm demo --out {out}", toy=True),
 )
 _NOT_MADE = "Not made yet; the command below makes it."
 
@@ -87,7 +92,7 @@ def write_summary(out: Path, part: str, *, title: str, answer: str, command: str
 
     Args:
         out: The folder of the reports.
-        part: The part's folder in it: ``scaling``, ``theory``, ``llm``.
+        part: The part's folder in it: ``llm``, ``scaling``, ``theory``, ``demo``.
         title: Its heading on the index page.
         answer: One sentence, plain text.
         command: What makes it.
@@ -101,12 +106,13 @@ def write_summary(out: Path, part: str, *, title: str, answer: str, command: str
 
 
 def read_parts(out: Path) -> list[Part]:
-    """The known parts in their order, then any other folder with a summary, by name."""
+    """The known parts in their order, any other folder with a summary by name before the toy."""
     out = Path(out)
     parts = {path.parent.name for path in out.glob("*/summary.json")}
     names = [part.name for part in _KNOWN]
     others = [Part(name, name, "", "") for name in sorted(parts - set(names))]
-    return [_read_part(out, part) for part in (*_KNOWN, *others)]
+    known = [_read_part(out, part) for part in (*_KNOWN, *others)]
+    return sorted(known, key=lambda part: part.toy)
 
 
 def read_leaves(folder: Path) -> list[Leaf]:
@@ -134,12 +140,13 @@ def _without_leaves(out: Path, part: Part) -> Part:
     path = out / part.name / "summary.json"
     command = part.command.format(out=shlex.quote(out.name or "reports"))
     if not path.is_file():
-        return Part(part.name, part.title, _NOT_MADE, command)
+        return replace(part, answer=_NOT_MADE, command=command)
     link = f"{quote(part.name)}/index.html" if (path.parent / "index.html").is_file() else ""
     try:
         summary = canonical.loads(path.read_text(encoding="utf-8"))
         title, answer, command = (str(summary[name]) for name in ("title", "answer", "command"))
+        front = dict(summary.get("front") or {})
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as err:
         broken = f"Its summary.json cannot be read ({type(err).__name__}); the command below makes it anew."
-        return Part(part.name, part.title, broken, command, link=link)
-    return Part(part.name, title, answer, command, made=True, link=link)
+        return replace(part, answer=broken, command=command, link=link)
+    return replace(part, title=title, answer=answer, command=command, made=True, link=link, front=front)

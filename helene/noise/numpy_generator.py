@@ -39,10 +39,11 @@ def integers(
     check_key(seed, step, draw, parameter, start + count)
     first, last = blocks(start, count)
     out = np.empty((last - first, 4), np.uint32)
-    work, key = _workspace(last - first), _words(step, draw, parameter)
+    work = _workspace(last - first)
+    c1, c2, c3 = np.array(counter_words(step, draw, parameter), np.uint64)[:, None]
     for lo in range(first, last, _CHUNK):
         hi = min(lo + _CHUNK, last)
-        for column, packed in enumerate(_philox(np.arange(lo, hi, dtype=np.uint64), *key, seed, rounds, work)):
+        for column, packed in enumerate(_philox(np.arange(lo, hi, dtype=np.uint64), c1, c2, c3, seed, rounds, work)):
             halves = packed.view(np.uint32)
             out[lo - first : hi - first, 2 * column] = halves[_HIGH::2]
             out[lo - first : hi - first, 2 * column + 1] = halves[1 - _HIGH :: 2]
@@ -53,10 +54,11 @@ def normal(seed: int, step: int, draw: int, parameter: int, start: int, count: i
     """`helene.noise.normal` as an array; the key is taken as it is."""
     first, last = blocks(start, count)
     out = np.empty((last - first, 4), np.float32)
-    work, key = _workspace(last - first), _words(step, draw, parameter)
+    work = _workspace(last - first)
+    c1, c2, c3 = np.array(counter_words(step, draw, parameter), np.uint64)[:, None]
     for lo in range(first, last, _CHUNK):
         hi = min(lo + _CHUNK, last)
-        a, b = _philox(np.arange(lo, hi, dtype=np.uint64), *key, seed, ROUNDS, work)
+        a, b = _philox(np.arange(lo, hi, dtype=np.uint64), c1, c2, c3, seed, ROUNDS, work)
         _box_muller(a, b, out[lo - first : hi - first], work)
     return out.reshape(-1)[start - 4 * first :][:count]
 
@@ -80,11 +82,6 @@ def _workspace(num_blocks: int) -> _Workspace:
     if not hasattr(_local, "work"):
         _local.work = _Workspace(_CHUNK)
     return _local.work
-
-
-def _words(step: int, draw: int, parameter: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    c1, c2, c3 = counter_words(step, draw, parameter)
-    return np.uint64(c1).reshape(1), np.uint64(c2).reshape(1), np.uint64(c3).reshape(1)
 
 
 @lru_cache(64)

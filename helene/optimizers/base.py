@@ -108,9 +108,7 @@ class Base(Layered):
                 self.targets = []  # nothing half prepared is taken for ready
                 raise
         step = self.steps_made + 1
-        if self.schedule and scheduled:
-            for group, follows in zip(self.param_groups, self.scheduled, strict=True):
-                group["lr"] = self.schedule(step) if follows else group["lr"]
+        self._follow_schedule(step if scheduled else None)
         rules, kept, probing = self._described()
         checks.layout(self._layout, layout_of(rules, kept), self.layer_name)
         self._arrange(probing)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Unpack
 
 import torch
@@ -16,7 +15,7 @@ from helene.directions import Direction, Target, chunks, compute_dtype
 from helene.optimizers.base import LearningRate, Options
 from helene.optimizers.measurement import Measured, Measurement
 from helene.optimizers.zeroth import ZerothOrder
-from helene.plan import Probing, Seeded, StepPlan, check_directions
+from helene.plan import Directed, StepPlan
 from helene.probe import Closure, scalar_loss
 from helene.rules import SGDRule
 from helene.undo import Undo
@@ -31,33 +30,18 @@ class ForwardGradOptions(Options, total=False):
     model: Any
 
 
-@dataclass(frozen=True, kw_only=True)
-class TangentProbing(Seeded):
-    """The directions of `ForwardGrad`."""
-
-    num_directions: int = 1
-    distribution: str = "gaussian"
-    direction_per_layer: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_directions(self)
-
-    is_one_gaussian = Probing.is_one_gaussian
-
-
 class Tangents(Measurement):
     """zᵀ∇L(theta) of each direction, by forward-mode differentiation."""
 
     sums_directions = True
 
-    def forwards(self, probing: TangentProbing, num_blocks: int) -> int:
+    def forwards(self, probing: Directed, num_blocks: int) -> int:
         """See `Measurement`: a forward with its tangent counts as two."""
         return 2 * probing.num_directions * num_blocks
 
     def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
         """See `Measurement`."""
-        assert isinstance(plan.probing, TangentProbing)
+        assert isinstance(plan.probing, Directed)
         scalars, losses = [], []
         for draw in range(plan.probing.num_directions):
             direction = optimizer.direction(plan, draw)
@@ -87,7 +71,7 @@ class ForwardGrad(ZerothOrder):
     """
 
     RULE = SGDRule
-    PROBING = TangentProbing
+    PROBING = Directed
     MEASUREMENT = Tangents()
 
     def __init__(self, params: Iterable[Any], lr: LearningRate = 1e-6, **options: Unpack[ForwardGradOptions]) -> None:

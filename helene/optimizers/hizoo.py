@@ -15,7 +15,7 @@ from helene.directions import compute_dtype
 from helene.optimizers.base import LearningRate, Options
 from helene.optimizers.measurement import Chunk, Measured, Measurement
 from helene.optimizers.zeroth import ZerothOrder
-from helene.plan import MAX_DIRECTIONS, Seeded, StepPlan
+from helene.plan import Directed, StepPlan
 from helene.probe import Closure
 from helene.rules import HiZOORule
 
@@ -31,23 +31,18 @@ class HiZOOOptions(Options, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaledProbing(Seeded):
+class ScaledProbing(Directed):
     """The probing of `HiZOO`."""
 
     two_sided: ClassVar[bool] = True
     is_one_gaussian: ClassVar[bool] = False  # its g is z / √h
 
     eps: float = 1e-3
-    num_directions: int = 1
-    distribution: str = "gaussian"
-    direction_per_layer: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         numeric.finite_positive(self.eps, "eps", "1e-3 is published")
-        numeric.whole(self.num_directions, "num_directions", 1, MAX_DIRECTIONS, "1 is usual")
         numeric.one_of(self.distribution, "distribution of HiZOO", ("gaussian", "rademacher"))
-        numeric.one_of(self.direction_per_layer, "direction_per_layer", (True, False))
 
 
 class ScaledPairs(Measurement):

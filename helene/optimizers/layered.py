@@ -51,6 +51,7 @@ class Layered(torch.optim.Optimizer):
     Attributes:
         targets: The trained parameters.
         schedule: What gives lr at a step, where that is a function.
+        scheduled: For each group the lr that it gave last, None where the group's own stands.
         known_floors: See `helene.optimizers.layer_floors`.
     """
 
@@ -71,7 +72,7 @@ class Layered(torch.optim.Optimizer):
         self._model: nn.Module | None = defaults.pop("model", None)
         self.schedule = defaults["lr"] if callable(defaults["lr"]) else None
         defaults["lr"] = self.schedule(1) if self.schedule else defaults["lr"]
-        self.scheduled: list[bool] = []
+        self.scheduled: list[float | None] = []
         self.trajectory: Trajectory | None = None
         self.last_loss: Tensor | None = None
         self.statistics = Statistics()
@@ -214,7 +215,7 @@ class Layered(torch.optim.Optimizer):
         """
         if isinstance(param_group, dict):
             checks.group(param_group, self.param_groups, self.defaults)
-            self.scheduled.append("lr" not in param_group)
+            self.scheduled.append(None if "lr" in param_group else self.defaults["lr"])
             param_group = {name: self._plain(value) for name, value in param_group.items()}
         super().add_param_group(param_group)
         self.param_groups[-1]["step"] = self.param_groups[0]["step"]
@@ -226,6 +227,21 @@ class Layered(torch.optim.Optimizer):
                 self.scheduled.pop()
                 self._prepare()
                 raise
+
+    def _follow_schedule(self, step: int | None) -> None:
+        """Have the function's lr at a step; None: what the groups have now is taken for it, as after a load or replay.
+
+        An lr that was set by hand since stands from then on.
+        """
+        for i, (group, last) in enumerate(zip(self.param_groups, self.scheduled, strict=True)):
+            if last is None:
+                continue
+            if step is None or self.schedule is None:
+                self.scheduled[i] = group["lr"]
+            elif group["lr"] == last:
+                self.scheduled[i] = group["lr"] = self.schedule(step)
+            else:
+                self.scheduled[i] = None
 
     def allocate(self, target: Target, rule: Rule, kept: Storage) -> dict[str, Tensor]:
         """The state of a parameter, made where it is missing."""
@@ -311,6 +327,7 @@ class Layered(torch.optim.Optimizer):
                 with torch.inference_mode(False):  # or no later step may write it
                     self.state[p] = {k: v.to(p.device, copy=True) if isinstance(v, Tensor) else v for k, v in entries}
         self._forget()
+        self._follow_schedule(None)
         self._as_given = self._fits_as_given(state_dict["helene"]) or False
         self._prepare()
         if self.steps_made:

@@ -36,14 +36,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def sweep(arguments: argparse.Namespace) -> int:
-    """Make the runs of a preset that the store lacks."""
+    """Make the runs of a preset that the store lacks; 1 where all that there are failed."""
     from llm_bench.protocol.plan import cells
 
     bench = given.bench(arguments)
-    wanted = [cell for cell in cells(bench.preset) if cell.kind in bench.models]
-    given.check_asked(arguments, wanted, "the sweep")
-    _execute(arguments, bench, wanted)
-    return 0
+    return _all_failed(_execute(arguments, bench, cells(bench.preset)))
 
 
 def _execute(arguments: argparse.Namespace, bench: Any, wanted: Any) -> Any:
@@ -59,34 +56,37 @@ def _execute(arguments: argparse.Namespace, bench: Any, wanted: Any) -> Any:
         return store.records(experiment(bench.preset.name))
 
 
+def _all_failed(records: Any) -> int:
+    """1, and why on stderr, where there are records and every one is of a run that failed."""
+    if not records or not all(record.failed for record in records):
+        return 0
+    print(f"helene: all {len(records)} runs failed: {records[-1].result.get('message')}", file=sys.stderr)
+    return 1
+
+
 def table(arguments: argparse.Namespace) -> int:
     """Make a table's runs and write its page."""
     from llm_bench.protocol.paper_tables import TABLES
-    from llm_bench.protocol.plan import cells_of_table, controls_beside
-    from llm_bench.report import details, figures, tables
+    from llm_bench.protocol.plan import cells, cells_of_table
+    from llm_bench.report import details, figures, ranked, tables
 
-    memory = arguments.which == "memory"
-    given.refuse(arguments, ("methods", "tasks", "tunings") if memory else ("shapes", "batches"), arguments.which)
-    if memory:
+    if arguments.which == "memory":
         return _memory(arguments)
     bench, paper = given.bench(arguments), TABLES[arguments.which]
-    wanted = [cell for cell in cells_of_table(bench.preset, paper) if cell.kind in bench.models]
-    given.check_asked(arguments, wanted, f"table {arguments.which}")
-    records = _execute(arguments, bench, wanted)
-    made = tables.collect(bench, [*wanted, *controls_beside(bench.preset, paper)], records)
+    records = _execute(arguments, bench, cells_of_table(bench.preset, paper))
+    made = tables.collect(bench, [c for c in cells(bench.preset) if (c.kind, c.task) in paper.columns], records)
     command = given.command(arguments, "table")
     sections = [
-        tables.table_section(made, paper, bench.models),
+        *ranked.ranked_sections(made),
+        tables.table_section(bench, made, paper),
         figures.section(made),
         tables.costs_section(made),
-    ]
-    sections += [
         tables.sensitivity_section(made),
         details.cells_section(made, command),
         tables.facts_section(made),
     ]
     _write_page(arguments, "table", f"Table {arguments.which}: {paper.title}", made, sections, command)
-    return 0
+    return _all_failed(records)
 
 
 def _memory(arguments: argparse.Namespace) -> int:
@@ -127,7 +127,7 @@ def _memory(arguments: argparse.Namespace) -> int:
 def figure(arguments: argparse.Namespace) -> int:
     """Make a figure's runs and write its page."""
     from llm_bench.protocol.plan import cells
-    from llm_bench.report import details, figures, tables
+    from llm_bench.report import details, figures, ranked, tables
 
     bench = given.bench(arguments, figures.FIGURES[arguments.which])
     wanted = [cell for cell in cells(bench.preset) if cell.kind in bench.models]
@@ -137,22 +137,24 @@ def figure(arguments: argparse.Namespace) -> int:
     made = tables.collect(bench, wanted, records)
     command = given.command(arguments, "figure")
     sections = [
+        *ranked.ranked_sections(made),
         figures.section(made, arguments.which),
         tables.costs_section(made),
         details.cells_section(made, command),
+        tables.facts_section(made),
     ]
     _write_page(arguments, "figure", figures.TITLES[arguments.which], made, sections, command)
-    return 0
+    return _all_failed(records)
 
 
 def _write_page(
     arguments: argparse.Namespace, what: str, title: str, made: Any, sections: list[Any], command: str
 ) -> None:
-    from llm_bench.report import tables
+    from llm_bench.report import writing
 
     name = f"{what}-{arguments.which}-{arguments.preset}"
     title = f"{title} (preset {arguments.preset})"
-    print(tables.write(arguments.out, name, title=title, table=made, sections=sections, command=command))
+    print(writing.write(arguments.out, name, title=title, table=made, sections=sections, command=command))
 
 
 def tune(arguments: argparse.Namespace) -> int:

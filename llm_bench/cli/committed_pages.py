@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from helene.cli import main as helene
 from helene.files import write_whole
+from helene.lab.records import Record
 from helene.lab.store import Store
+from llm_bench.protocol.execute import experiment
+from llm_bench.protocol.paper_tables import TABLES
+from llm_bench.protocol.presets import PRESETS
+from llm_bench.report.figures import FIGURES
 
 RECORDS = Path(__file__).parents[1] / "records"
-PAGES = (  # the last is the part's main page
-    *(("figure", name, "parts") for name in ("ablation", "curvature", "floor", "optimizers")),
-    ("table", "memory", "small"),
-    ("table", "2", "brief"),
-    ("table", "2", "all"),
-    *(("table", number, "small") for number in ("3", "1", "2")),
-)
 
 
 def draw_all(out: Path) -> int:
@@ -32,11 +31,33 @@ def draw_all(out: Path) -> int:
     """
     path = out / "llm" / "committed.sqlite"
     write_store(path)
+    with Store(path, read_only=True) as store:
+        pages = [page for preset in PRESETS for page in pages_of(preset, store.records(experiment(preset)))]
     failed = 0
-    for what, which, preset in PAGES:
+    for what, which, preset in (*pages, ("table", "memory", "small")):
         words = ["llm", what, which, "--preset", preset, "--draw-only", "--store", str(path), "--out", str(out)]
         failed += helene(words) != 0
     return int(failed > 0)
+
+
+def pages_of(preset: str, records: Sequence[Record]) -> list[tuple[str, str, str]]:
+    """The pages that a preset's records make: what, which, preset.
+
+    A table needs the untrained model and a trained row on one of its tasks; a figure, a test run of a method that it
+    compares beside MeZO and HELENE.
+    """
+    tested = [r.config for r in records if r.config["role"] == "test" and not r.failed]
+    bare = {(c["kind"], c["task"]) for c in tested if c["method"] == "zero-shot"}
+    trained = {
+        (c["method"], c["tuning"], c["kind"], c["task"]) for c in tested if c["method"] not in ("zero-shot", "icl")
+    }
+    tables = [
+        ("table", name, preset)
+        for name, table in TABLES.items()
+        if any((m, t) in table.rows and (k, task) in table.columns and (k, task) in bare for m, t, k, task in trained)
+    ]
+    methods = {c["method"] for c in tested} - {"mezo", "helene"}
+    return tables + [("figure", name, preset) for name, compared in FIGURES.items() if methods & set(compared)]
 
 
 def write_store(path: Path) -> None:

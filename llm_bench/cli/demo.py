@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from helene.files import write_folder, write_text
+from helene.lab import pages
 from helene.lab.executors import ProcessExecutor
 from helene.lab.store import Store
 from llm_bench.models.fingerprint import cache_folder
 from llm_bench.protocol.execute import Bench, execute, experiment
-from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.plan import cells
 from llm_bench.protocol.presets import Preset, get_preset
-from llm_bench.report import details, figures, tables
+from llm_bench.report import details, figures, ranked, tables, writing
 from llm_bench.runs.environment import environment
 from llm_bench.tasks.task import Kind
 from llm_bench.tiny import grammar
@@ -48,7 +48,7 @@ def demo(out: Path, store_path: Path | None = None, jobs: int = 1, preset: Prese
 
     Args:
         out: Folder of the reports.
-        store_path: Where the records go; default ``out/llm/demo.sqlite``.
+        store_path: Where the records go; default ``out/demo/demo.sqlite``.
         jobs: Processes.
         preset: Another one, for tests.
     """
@@ -56,7 +56,7 @@ def demo(out: Path, store_path: Path | None = None, jobs: int = 1, preset: Prese
     _say("the demo pretrains two tiny models and tunes them: two to three minutes of CPU; a second call, seconds")
     bench = tiny_bench(preset, kinds=tuple(preset.tasks))
     wanted = cells(preset)
-    path = store_path or out / "llm" / "demo.sqlite"
+    path = store_path or out / "demo" / "demo.sqlite"
     with Store(path) as store:
         execute(bench, wanted, store, executor=ProcessExecutor(jobs), say=_say)
         records = store.records(experiment(preset.name))
@@ -64,16 +64,24 @@ def demo(out: Path, store_path: Path | None = None, jobs: int = 1, preset: Prese
 
 
 def demo_page(out: Path, bench: Bench, records: Any) -> Path:
-    """The page of the demo from its records."""
+    """The page of the demo from its records, in a part of its own: its numbers are no findings."""
     table = tables.collect(bench, cells(bench.preset), records)
-    sections = [tables.table_section(table, TABLES["3"], bench.models), figures.section(table)]
-    sections += [
+    command = "helene llm demo"
+    sections = [
+        *ranked.ranked_sections(table),
+        figures.section(table),
         tables.costs_section(table),
-        details.cells_section(table, "helene llm demo"),
+        details.cells_section(table, command),
         tables.facts_section(table),
     ]
-    title = "Fine-tuning on a CPU: a demo"
-    return tables.write(out, "demo", title=title, table=table, sections=sections, command="helene llm demo")
+    title = "A toy: fine-tuning tiny models on a CPU"
+    text, summary = writing.render(
+        out / "demo", "summary", title=title, table=table, sections=sections, command=command, back="../index.html"
+    )
+    page = pages.write_text(out / "demo" / "index.html", text)
+    pages.write_summary(out, "demo", **summary)
+    pages.write_index(out)
+    return page
 
 
 def _say(text: str) -> None:

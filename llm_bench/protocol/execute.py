@@ -90,6 +90,7 @@ class CellRecords:
         left: Number of runs, tuning ones included, that are not there yet, as far as is known.
         next: Of these the ones that can be made now.
         tuning: Records of the tuning runs that are there, of what was measured before them too.
+        failed: Records of runs that ended with an error: they count as missing.
     """
 
     choice: Choice | None
@@ -98,6 +99,7 @@ class CellRecords:
     left: int
     next: tuple[RunConfig, ...] = ()
     tuning: tuple[Record, ...] = ()
+    failed: tuple[Record, ...] = ()
 
     @property
     def tried(self) -> list[Record]:
@@ -107,6 +109,12 @@ class CellRecords:
 
 def cell_records(bench: Bench, cell: Cell, found: Mapping[str, Record]) -> CellRecords:
     """What is known of a cell, from the records by key."""
+    known = _known(bench, cell, found)
+    keys = [config_key(config.to_dict()) for config in known.next]
+    return replace(known, failed=tuple(found[key] for key in keys if key in found))
+
+
+def _known(bench: Bench, cell: Cell, found: Mapping[str, Record]) -> CellRecords:
     slope = bench.slope_run(cell)
     before, denominator = _finished([slope] if slope else [], found), 1.0
     wanted = len(bench.preset.seeds[cell.kind])

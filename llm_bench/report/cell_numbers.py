@@ -31,22 +31,36 @@ class Numbers:
         speed: Median tokens a second of training, padding left out.
         bytes: Highest peak of a step, where the device counts.
         statuses: Of the runs.
+        test_rows: Number of rows of the test set.
     """
 
     values: tuple[float, ...]
     mean: float
     low: float | None
     high: float | None
-    option_loss: float
-    auc: float | None
-    target: float | None
-    steps: float | None
-    forwards: float | None
-    seconds: float | None
-    training_seconds: float | None
-    speed: float | None
-    bytes: int | None
-    statuses: tuple[str, ...]
+    option_loss: float = math.nan
+    auc: float | None = None
+    target: float | None = None
+    steps: float | None = None
+    forwards: float | None = None
+    seconds: float | None = None
+    training_seconds: float | None = None
+    speed: float | None = None
+    bytes: int | None = None
+    statuses: tuple[str, ...] = ()
+    test_rows: int = 0
+
+    @property
+    def shown_interval(self) -> tuple[float, float] | None:
+        """Over seeds; that of the test rows' sampling where no seed changes the result; None where neither is known."""
+        if self.low is not None and self.high is not None and self.low < self.high:
+            return self.low, self.high
+        return wilson(self.mean, self.test_rows) if self.test_rows else None
+
+    @property
+    def over_rows(self) -> bool:
+        """Whether the shown interval is that of the test rows' sampling."""
+        return not (self.low is not None and self.high is not None and self.low < self.high)
 
 
 def numbers(records: Sequence[Record]) -> Numbers | None:
@@ -78,6 +92,7 @@ def numbers(records: Sequence[Record]) -> Numbers | None:
         _median(speeds),
         max(peaks) if peaks else None,
         tuple(result["status"] for result in results),
+        int(results[0]["test"].get("num_examples") or 0),
     )
 
 
@@ -90,6 +105,14 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float | None
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
     half = float(t.ppf(0.5 + level / 2, len(values) - 1)) * error
     return mean - half, mean + half
+
+
+def wilson(percent: float, rows: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share, in percent; of scores between 0 and 1 that are no yes or no, it is wider."""
+    z, p = 1.959964, percent / 100.0
+    middle = (p + z * z / (2 * rows)) / (1 + z * z / rows)
+    half = z * math.sqrt(p * (1 - p) / rows + z * z / (4 * rows * rows)) / (1 + z * z / rows)
+    return 100.0 * (middle - half), 100.0 * (middle + half)
 
 
 def _median(values: Sequence[float]) -> float | None:

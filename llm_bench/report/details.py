@@ -7,7 +7,9 @@ from markupsafe import Markup
 from helene.lab import pages
 from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import choose
-from llm_bench.report.tables import Table, anchor, label
+from llm_bench.report.labels import anchor, label
+from llm_bench.report.ranked import Table
+from llm_bench.report.tables import ended
 from llm_bench.runs.config import from_dict, to_toml
 
 
@@ -21,7 +23,7 @@ def cells_section(table: Table, command: str) -> pages.Section:
     ]
     for cell, (what, _) in table.items():
         title = f"{label(cell.method, cell.tuning)} on {cell.task} ({cell.kind})"
-        inside = [*_tuning_part(what), *_tests_part(what)]
+        inside = [*_tuning_part(what), *_tests_part(what), *_failed_part(what)]
         if inside:
             body += [pages.subtitle(title, anchor(cell)), pages.details(f"runs of {title}", inside)]
     body.append(pages.paragraph(f"Remake all: `{command}`"))
@@ -31,7 +33,7 @@ def cells_section(table: Table, command: str) -> pages.Section:
 def _tuning_part(what: CellRecords) -> list[Markup | str]:
     if not what.tried:
         return []
-    tried = [[lr, metric, loss, pages.badge(status)] for lr, metric, loss, status in choose(what.tried).tried]
+    tried = [[lr, metric, loss, ended(status)] for lr, metric, loss, status in choose(what.tried).tried]
     made = sum(record.result.get("forwards") or 0 for record in what.tuning)
     open_still = " No test run is there yet." if what.left and not what.tests else ""
     return [
@@ -49,7 +51,7 @@ def _tests_part(what: CellRecords) -> list[Markup | str]:
             r.config["data_seed"],
             100 * r.result["test"]["metric"] if r.result.get("test") else None,
             r.result.get("best_step"),
-            pages.badge(r.result["status"]),
+            ended(r.result["status"]),
             r.key,
         ]
         for r in what.tests
@@ -59,3 +61,10 @@ def _tests_part(what: CellRecords) -> list[Markup | str]:
         pages.paragraph("Config of the first run (`helene llm run --config FILE`):"),
         pages.code_block(to_toml(from_dict(what.tests[0].config))),
     ]
+
+
+def _failed_part(what: CellRecords) -> list[Markup | str]:
+    if not what.failed:
+        return []
+    rows = [[r.config["seed"], r.config.get("lr"), r.result.get("message"), r.key] for r in what.failed]
+    return [pages.table(["seed of z", "step size", "failed with", "record"], rows)]

@@ -12,7 +12,9 @@ from helene.lab import pages
 from helene.lab.store import Record
 from helene.methods import compared
 from llm_bench.protocol.plan import Cell
-from llm_bench.report.tables import CONTROLS, Table, label
+from llm_bench.report.compare import CONTROLS, TASKS
+from llm_bench.report.labels import label
+from llm_bench.report.ranked import Table
 from llm_bench.runs import methods
 
 if TYPE_CHECKING:
@@ -70,7 +72,9 @@ def curves(table: Table, kind: str, task: str, axis: str, value: str) -> Drawing
     if not lines:
         return None
     names = {"step": "steps", "forwards": "forwards", "training_seconds": "seconds of training"}
-    return line_figure(lines, xlabel=names[axis], ylabel=value.replace("_", " "), title=f"{task} ({kind})")
+    return line_figure(
+        lines, xlabel=names[axis], ylabel=value.replace("_", " "), title=f"{TASKS.get(task, task)} ({kind})"
+    )
 
 
 def _trained_cells(table: Table) -> list[tuple[Cell, Any]]:
@@ -136,7 +140,7 @@ def section(table: Table, what: str = "curves") -> pages.Section:
         ):
             drawing = curves(table, kind, task, axis, value)
             if drawing is not None:
-                body.append(pages.figure(drawing, f"{task} ({kind}). {caption}"))
+                body.append(pages.figure(drawing, f"{TASKS.get(task, task)} ({kind}). {caption}"))
     drawing = profile(table)
     if drawing is not None:
         body.append(

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.lab import pages
+from helene.lab import page_footer, pages
 from helene.lab.provenance import provenance
 from helene.lab.store import Record
 from llm_bench.cost.memory_row import NOT_TRIED, ROWS
 from llm_bench.protocol.paper_tables import MEMORY
-from llm_bench.report.tables import CONTROLS, label, write_leaf
+from llm_bench.report.compare import CONTROLS
+from llm_bench.report.labels import label
+from llm_bench.report.writing import write_leaf
 
 # The paper gives OPT-1.3B's numbers; the others are from MeZO's appendix (MultiRC, about 400 tokens), as remembered.
 PRINTED = {
@@ -39,7 +41,13 @@ def write(out: Path, shapes: Sequence[Record], runs: Sequence[Record], command: 
     if runs:
         sections.append(_runs_section(runs))
     text = pages.render_page(
-        title="Memory", answer=_answer(shapes), sections=sections, command=command, provenance=provenance(command)
+        title="Memory",
+        answer=_answer(shapes),
+        sections=sections,
+        command=command,
+        provenance=provenance(command),
+        downloads=page_footer.write_rows(Path(out) / "llm" / "table-memory-peaks", _COLUMNS, list(map(_peak, shapes))),
+        measured=page_footer.measured_on(r for r in shapes if r.result["peak_bytes"]),
     )
     return write_leaf(out, "table-memory", text, title="Memory", answer=_answer(shapes), command=command)
 
@@ -58,6 +66,15 @@ def _answer(records: Sequence[Record]) -> str:
         f"{record.config['batch']}). {full} do not fit the card."
         + (f" {broken} ended with an error." if broken else "")
     )
+
+
+_COLUMNS = ("record", "name", "model", "batch", "device", "status", "peak_bytes", "predicted_bytes")
+
+
+def _peak(record: Record) -> list[Any]:
+    config, result = record.config, record.result
+    named = [config[name] for name in ("name", "model", "batch", "device")]
+    return [record.key, *named, result["status"], result["peak_bytes"], result["predicted_bytes"]["total"]]
 
 
 def _place(record: Record) -> tuple[str, ...]:

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from helene.lab import canonical, pages
-from helene.lab.provenance import provenance
+from helene.lab import pages
 from helene.lab.store import Record
 from llm_bench.protocol.execute import Bench, CellRecords, cell_records
 from llm_bench.protocol.paper_tables import CONTROL, PaperTable
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers, numbers
+from llm_bench.report.compare import CONTROLS, against_controls, duels, headline
+from llm_bench.report.labels import anchor, label
+from llm_bench.report.ranked import Table, interval_of, measured, seconds_of, seeds_of, why_not
 from llm_bench.report.sensitivity import sensitivity
-from llm_bench.runs import methods
-from llm_bench.tasks import get_task
+from llm_bench.runs.config import RunConfig
+from llm_bench.runs.untrained import unsupported
 
-UNTRAINED_LABELS = {
-    "zero-shot": "Zero-shot",
-    "icl": "ICL, 32 demonstrations",
-    "linear-probe": "Linear probing",
-    "bias-only": "Bias only (control: one offset a class)",
-}
-TUNING_LABELS = {"full": "", "lora": " (LoRA)", "prefix": " (prefix)"}
-CONTROLS = ("bias-only", "linear-probe", "zero-shot", "icl")
 NOT_RUN = "not run"
-
-
-def label(method: str, tuning: str) -> str:
-    """A row's name."""
-    named = UNTRAINED_LABELS.get(method) or methods.get_method(method).label
-    return named + TUNING_LABELS[tuning]
-
-
-Table = Mapping[Cell, tuple[CellRecords, Numbers | None]]
 
 
 def collect(bench: Bench, cells: Sequence[Cell], records: Sequence[Record]) -> Table:
@@ -48,32 +32,17 @@ def collect(bench: Bench, cells: Sequence[Cell], records: Sequence[Record]) -> T
 
 
 def answer(table: Table) -> str:
-    """The first line of the page: which methods beat the cheap controls, if any does."""
-    columns = sorted({(cell.kind, cell.task) for cell in table})
-    said: list[str] = []
-    run: set[str] = set()
-    for kind, task in columns:
-        here = {c: n for c, (_, n) in table.items() if (c.kind, c.task) == (kind, task) and n is not None}
-        trained = [(n.mean, label(c.method, c.tuning)) for c, n in here.items() if c.method not in CONTROLS]
-        cheap = [(n.mean, label(c.method, c.tuning)) for c, n in here.items() if c.method in CONTROLS]
-        least = "bias-only" if get_task(task, kind).classes else "zero-shot"  # no offset without common classes
-        if not trained or not any(c.method == least for c in here):
-            continue
-        (best, name), (bar, control) = max(trained), max(cheap)
-        run |= {c.method for c in here if c.method in CONTROLS}
-        if best > bar:
-            said.append(f"{task} ({kind}): {name} reaches {best:.1f}, the best control run here ({control}) {bar:.1f}")
-        else:
-            said.append(f"{task} ({kind}): no trained row beats the controls ({control} {bar:.1f}, {name} {best:.1f})")
-    if not said:
-        return "No column has a trained row and its least control (bias only, else zero-shot): nothing can be said."
-    if all("no trained row" in text for text in said):
-        return f"No row beats the controls that were run ({', '.join(sorted(run))}): {'; '.join(said)}."
-    return f"{'; '.join(said)}."
+    """The first lines of the page: HELENE against MeZO with numbers, and which of them beats the controls."""
+    found = duels(measured(table))
+    said = [headline(found)]
+    if len(found) > 1:
+        said.append("; ".join(duel.sentence for duel in found) + ".")
+    controls = against_controls(found)
+    return " ".join([*said, *([controls] if controls else [])])
 
 
-def table_section(table: Table, paper: PaperTable, models: Mapping[Any, str]) -> pages.Section:
-    """The paper's rows and columns, each cell both numbers."""
+def table_section(bench: Bench, table: Table, paper: PaperTable) -> pages.Section:
+    """The paper's rows and columns, each cell both numbers, folded away."""
     columns = [c for c in paper.columns if any((cell.kind, cell.task) == c for cell in table)]
     cells = {(cell.method, cell.tuning, cell.kind, cell.task): value for cell, value in table.items()}
     rows = []
@@ -85,17 +54,21 @@ def table_section(table: Table, paper: PaperTable, models: Mapping[Any, str]) ->
             row.append("–" if printed is None else _printed(*printed))
             what, found = cells.get((method, tuning, kind, task), (None, None))
             address = anchor(Cell(kind, task, method, tuning))
-            row.append(_without_result(what, address) if found is None else _measured(found, address))
+            cannot = _cannot(bench, Cell(kind, task, method, tuning))
+            row.append(_without_result(what, address, cannot) if found is None else _measured(what, found, address))
         if any(cell != NOT_RUN for cell in row[2::2]) or (method, tuning) not in (CONTROL, *controls):
             rows.append(row)
     headers = ["method"] + [h for kind, task in columns for h in (f"{task} ({kind}), paper", f"{task}, measured")]
-    used = ", ".join(f"{kind}: {models[kind]}" for kind in sorted({kind for kind, _ in columns}))
+    used = ", ".join(f"{kind}: {bench.models[kind]}" for kind in sorted({kind for kind, _ in columns}))
     caption = (
         f"{paper.title}. Percent; test metric at the best dev step, mean and 95 % interval over seeds, which leaves "
         f"out the sampling of test rows. The paper's numbers are of {paper.model}, the measured ones of {used}: unless "
         "these are the same, read down a column, not across."
     )
-    return pages.Section("The table", [pages.table(headers, rows, caption=caption)], "table")
+    fold = pages.details(
+        "Every row of the paper's table, its numbers beside ours", [pages.table(headers, rows, caption=caption)]
+    )
+    return pages.Section("The paper's table", [fold], "table")
 
 
 def costs_section(table: Table) -> pages.Section:
@@ -106,16 +79,15 @@ def costs_section(table: Table) -> pages.Section:
             continue
         lr = what.choice.lr if what.choice else None
         edge = " (edge of the grid)" if what.choice and what.choice.edge else ""
-        statuses = Markup(" ").join(pages.badge(status) for status in sorted(set(found.statuses)))
+        statuses = Markup(" ").join(ended(status) for status in sorted(set(found.statuses)))
         rows.append(
             [
                 label(cell.method, cell.tuning),
                 f"{cell.task} ({cell.kind})",
                 f"{pages.number(lr)}{edge}",
                 found.target,
-                found.steps,
-                found.forwards,
-                found.seconds,
+                *(_count(value) for value in (found.steps, found.forwards)),
+                seconds_of(found.seconds),
                 found.training_seconds,
                 found.speed,
                 None if found.bytes is None else found.bytes / 2**30,
@@ -141,12 +113,22 @@ def costs_section(table: Table) -> pages.Section:
         "runs ended",
     ]
     caption = (
-        "To the target: the first look at dev that has it, median over seeds, a miss counted as ∞. A forward "
-        "is one pass over one batch, a backward counts as two. Seconds are synchronized, evaluation left out. GiB is "
-        "the highest the allocator held during steps (– on a CPU). Option loss and AUC are of the test set. "
-        f"Runs were made on {_machines(table)}.{_not_captured(table)}"
+        "To the target: the first look at dev that has it, median over seeds; not reached where most runs miss it. "
+        "A forward is one pass over one batch, a backward counts as two. Seconds are synchronized, without evaluation. "
+        "GiB is the highest the allocator held during steps (– on a CPU). Option loss and AUC are of the test set. "
+        f"Seconds are those of {_machines(table)}.{_not_captured(table)}"
     )
-    return pages.Section("Cost", [pages.table(headers, rows, caption=caption, anchors=anchors)], "cost")
+    body = pages.table(headers, rows, caption=caption, anchors=anchors, numeric=range(3, 12))
+    return pages.Section("Cost", [pages.details("Steps, forwards, seconds and bytes of each row", [body])], "cost")
+
+
+def _count(value: float | None) -> str | None:
+    return None if value is None else "not reached" if math.isinf(value) else pages.number(value)
+
+
+def ended(status: str) -> Markup:
+    """How a run ended: one that made all its steps without the target is no failure."""
+    return pages.badge(status, "all steps made" if status == "out_of_budget" else "")
 
 
 def _not_captured(table: Table) -> str:
@@ -220,70 +202,31 @@ def facts_section(table: Table) -> pages.Section:
     return pages.Section("Data and departures", [Markup("<ul>{}</ul>").format(items)], "data")
 
 
-def write(out: Path, name: str, *, title: str, table: Table, sections: Sequence[pages.Section], command: str) -> Path:
-    """Write ``out/llm/NAME.html`` with its JSON, the part's main page and summary, and the index; returns the page."""
-    said = answer(table)
-    lead = [pages.paragraph("Models are named as they are; none of them is the paper's unless it says so.")]
-    text = pages.render_page(
-        title=title, answer=said, sections=sections, command=command, provenance=provenance(command), lead=lead
-    )
-    pages.write_text(Path(out) / "llm" / "index.html", text)
-    pages.write_summary(Path(out), "llm", title=title, answer=said, command=command, cells=_plain(table))
-    return write_leaf(out, name, text, title=title, answer=said, command=command, cells=_plain(table))
-
-
-def write_leaf(out: Path, name: str, text: str, **summary: Any) -> Path:
-    """Write a page and its JSON, by which the index finds it; returns the page."""
-    folder = Path(out) / "llm"
-    pages.write_text(folder / f"{name}.json", canonical.dumps(summary, indent=1) + "\n")
-    page = pages.write_text(folder / f"{name}.html", text)
-    pages.write_index(Path(out))
-    return page
-
-
-def anchor(cell: Cell) -> str:
-    """Address of a cell within its page."""
-    return f"{cell.kind}-{cell.task}-{cell.method}-{cell.tuning}"
-
-
 def _printed(mean: float, deviation: float | None) -> str:
     return f"{mean:.1f}" + (f" ± {deviation:.1f}" if deviation is not None else "")
 
 
-def _measured(found: Numbers, address: str) -> Markup:
-    text = f"{found.mean:.1f}"
-    if found.low is not None and found.high is not None:
-        text += f" {pages.interval(found.low, found.high)}"
-    return _link(text, address)
+def _measured(what: CellRecords | None, found: Numbers, address: str) -> Markup:
+    ends = interval_of(found)
+    text = _link(f"{found.mean:.1f}" + (f" {ends}" if ends else ""), address)
+    seeds = seeds_of(what, found) if what is not None else ""
+    return Markup("{} {}").format(text, seeds) if isinstance(seeds, Markup) else text
 
 
-def _without_result(what: CellRecords | None, address: str) -> Markup | str:
-    if what is None or not (what.tried or what.tests):
+def _cannot(bench: Bench, cell: Cell) -> str | None:
+    """Why a row cannot be had for a task."""
+    if cell.method not in CONTROLS or cell.kind not in bench.models:
+        return None
+    return unsupported(RunConfig(bench.models[cell.kind], cell.kind, cell.task, cell.method))
+
+
+def _without_result(what: CellRecords | None, address: str, cannot: str | None) -> Markup | str:
+    if cannot is not None:
+        return f"cannot be run: {cannot}"
+    if what is None or not (what.tried or what.tests or what.failed):
         return NOT_RUN
-    if what.tests:
-        ended = {str(record.result["status"]).replace("_", " ") for record in what.tests}
-        return _link(", ".join(sorted(ended)), address)
-    return _link("not tested yet" if what.left else "no step size ended well", address)
+    return _link(why_not(what), address)
 
 
 def _link(text: str, address: str) -> Markup:
     return Markup('<a href="#{}">{}</a>').format(address, text)
-
-
-def _plain(table: Table) -> list[dict[str, Any]]:
-    rows = []
-    for cell, (what, found) in table.items():
-        row: dict[str, Any] = {"kind": cell.kind, "task": cell.task, "method": cell.method, "tuning": cell.tuning}
-        row |= {"lr": what.choice.lr if what.choice else None, "runs_left": what.left}
-        if found is not None:
-            row |= {
-                "mean": found.mean,
-                "interval": [found.low, found.high],
-                "values": list(found.values),
-                "steps_to_target": found.steps,
-                "forwards_to_target": found.forwards,
-                "seconds_to_target": found.seconds,
-                "finite": found.steps is not None and math.isfinite(found.steps),
-            }
-        rows.append(row)
-    return rows

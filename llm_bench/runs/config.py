@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from helene import numeric
 from helene.files import read_text
 from llm_bench.models.loading import DTYPES
 from llm_bench.models.tuning import Tuning, TuningName
@@ -19,6 +20,12 @@ from llm_bench.runs.products import PRODUCTS, Products
 from llm_bench.tasks import get_task
 from llm_bench.tasks.task import Kind
 
+_COUNTS = (  # name, least, advice
+    *((name, 1, "the default is a usual size") for name in ("k", "num_train", "num_dev", "num_test")),
+    *((name, 0, "any will do") for name in ("seed", "data_seed")),
+    ("row_length", 0, "0 leaves it to each batch"),
+    *((name, 0, "it is 0 for rows without training") for name in ("steps", "eval_every", "batch_size")),
+)
 UNTRAINED = ("zero-shot", "icl", "linear-probe", "bias-only")
 
 
@@ -95,10 +102,11 @@ class RunConfig:
             raise ValueError(
                 f"{self.task} is watched by its dev loss, its metric is not known on the way; set no target"
             )
-        if self.target is not None and not 0 <= self.target <= 1:
+        if self.target is not None and not (isinstance(self.target, int | float) and 0 <= self.target <= 1):
             raise ValueError(f"target is a dev metric in [0, 1], got {self.target!r}; 0.85 is 85 %")
-        if self.row_length < 0:
-            raise ValueError(f"row_length must be 0 (each batch's own) or above, got {self.row_length!r}")
+        for name, least, advice in _COUNTS:
+            if (count := getattr(self, name)) is not None:
+                numeric.whole(count, name, least, 1 << 63, advice)
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         for name, allowed in (
@@ -127,8 +135,7 @@ class RunConfig:
                 f"steps, eval_every and batch_size must be at least 1, got {self.steps}, {self.eval_every}, "
                 f"{self.batch_size}"
             )
-        if self.lr is None or not self.lr > 0:
-            raise ValueError(f"lr must be positive, got {self.lr!r}; MeZO's full tuning takes 1e-6 to 1e-7")
+        numeric.finite_positive(self.lr, "lr", "MeZO's full tuning takes 1e-6 to 1e-7")
         probes = methods.takes_eps(self.method)
         if (self.eps is None) == probes or (self.eps is not None and not self.eps > 0):
             need = "needs eps > 0; 1e-3 is usual" if probes else "takes no eps"

@@ -229,4 +229,4 @@ def verdict_of(series: Series, follows: Follows, broken: bool) -> str:
         return "outside_hypotheses"
     if follows == "unknown":
         return "not_resolved"
-    return "consistent" if follows in ("max_d", "neither") else "not_consistent"
+    return "consistent" if follows == "max_d" else "not_consistent"

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from helene.lab import canonical
 from helene.lab.figures import Drawing
+from helene.lab.page_footer import measured_on
 from helene.lab.pages import (
     Section,
     badge,
@@ -51,6 +52,8 @@ def write_page(out: Path, records: Iterable[Record], command: str, provenance: M
         sections=_sections(findings, drawings, len(failed)),
         command=command,
         provenance=provenance,
+        downloads=[("JSON", "agnb.json")],
+        measured=measured_on(every),
     )
     write_text(folder / "agnb.html", page)
     write_text(folder / "agnb.json", canonical.dumps(summary(findings, command, provenance), indent=1) + "\n")

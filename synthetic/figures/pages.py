@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from helene.lab import canonical
 from helene.lab.figures import Drawing
+from helene.lab.page_footer import measured_on
 from helene.lab.pages import Section, badge, figure, paragraph, render_page, table, write_index, write_text
 from helene.lab.records import Record
 from synthetic.report.related import refresh
@@ -84,6 +85,7 @@ def write_figure(
     failed = [r for r in records if r.failed]
     for name, drawing, _ in remade.drawings:
         drawing.save(folder, f"{remade.name}-{name}")
+    names = [name for name, _, _ in remade.drawings]
     words = {True: badge("consistent", "shown"), False: badge("not_consistent", "not shown"), None: badge("", "open")}
     claims = table(
         ["what the paper says", "here", "numbers"], [[p.says, words[p.holds], p.numbers] for p in remade.parts]
@@ -94,7 +96,6 @@ def write_figure(
         title=remade.title,
         answer=remade.answer,
         lead=[
-            paragraph(Markup('<a href="../../index.html">← all reports</a>')),
             paragraph(badge(remade.verdict) + Markup(" ") + remade.quote),
             *notes,
             *(figure(drawing, caption) for _, drawing, caption in remade.drawings),
@@ -106,7 +107,9 @@ def write_figure(
         ],
         command=command,
         provenance=provenance,
-        back=False,
+        back="../../index.html",
+        downloads=[("JSON", f"{remade.name}.json"), *((f"SVG: {name}", f"{remade.name}-{name}.svg") for name in names)],
+        measured=measured_on(records),
     )
     write_text(folder / f"{remade.name}.html", page)
     summary = {

@@ -14,14 +14,8 @@ from helene.lab.pages import two_places
 from synthetic.analysis.explain import Explained
 from synthetic.analysis.results import FAMILIES, TITLES
 from synthetic.analysis.verdicts import Analysed, Control
+from synthetic.report.words import STARTS
 
-STARTS = {
-    "coordinate": "fixed distance per coordinate",
-    "layer": "fixed distance per layer",
-    "total": "fixed total distance",
-    "layer_gap": "fixed gap per layer",
-    "total_gap": "fixed total gap",
-}
 _SAYS = {
     "max_d": "follows max_i d_i, not d",
     "neither": "depends neither on max_i d_i nor on d",
@@ -55,7 +49,7 @@ def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "H
     sound = [a for a in sound if a not in outside] or outside
     resolved = [a for a in sound if a.follows != "unknown"]
     if not resolved:
-        spans = "; ".join(f"{_where([a], mine)}: beta {_interval(a, 'd')}" for a in sound[:3])
+        spans = "; ".join(f"{_where([a], mine)}: exponent of d {_interval(a, 'd')}" for a in sound[:3])
         return f"These runs cannot tell whether {title}'s step count follows max_i d_i or d ({spans})."
     groups: dict[str, list[Analysed]] = {}
     for a in resolved:
@@ -64,7 +58,8 @@ def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "H
     for follows, members in sorted(groups.items(), key=lambda item: -len(item[1])):
         where = "" if len(groups) == 1 and len(members) == len(mine) else f", on {_where(members, mine)}"
         cause = "; the cause is unexplained" if follows in ("max_d", "neither") and method == "helene" else ""
-        exponents = f"alpha {_range(members, 'max_d')}, beta {_range(members, 'd')}".replace(", beta undefined", "")
+        exponents = f"exponent of d {_range(members, 'd')}, of max_i d_i {_range(members, 'max_d')}"
+        exponents = exponents.replace("exponent of d undefined, of", "exponent of")
         parts.append(f"{_SAYS[follows]}{where}{_reach(members)} ({exponents}{cause})")
     unresolved = [a for a in sound if a.follows == "unknown"]
     tail = f"; on {_where(unresolved, mine)} the runs cannot tell" if unresolved else ""
@@ -117,7 +112,7 @@ def comparisons(analysed: Sequence[Analysed], method: str = "helene", title: str
     for (outcome, cause), group in sorted(groups.items(), key=lambda item: ("win", "loss", "draw").index(item[0][0])):
         where = f"{_where(group, rows)}{_reach(group)}"
         if outcome == "win":
-            why = _CAUSES.get(cause, f"no better than {cause}, so that is no merit of the curvature.")
+            why = _CAUSES.get(cause, f"no better than {cause}, so the curvature does not explain it.")
             says = f"Tuned {title} needs fewer steps than tuned MeZO on {where}, {_ratios(group)} of MeZO's: {why}"
         elif outcome == "loss":
             says = f"Tuned {title} needs more steps than tuned MeZO on {where}, {_ratios(group)} times as many"
@@ -140,7 +135,7 @@ def _alike(group: Sequence[Analysed], explained: Mapping[tuple[str, str], Explai
 
 _CAUSES = {
     "unexplained": "unexplained until the matched controls are run.",
-    "curvature": "no matched control does as well, so it is the curvature's.",
+    "curvature": "no matched control does as well, so that the curvature explains it.",
 }
 
 
@@ -166,8 +161,8 @@ def control_sentence(controls: Iterable[Control]) -> str:
         else ""
     )
     return (
-        f"All {len(rows)} controls come out as theory predicts; no cell's median is further than {worst} from its "
-        f"predicted count{tail}.{in_range}"
+        f"{'Both' if len(rows) == 2 else f'All {len(rows)}'} controls come out as theory predicts; no cell's median is "
+        f"further than {worst} from its predicted count{tail}.{in_range}"
     )
 
 

@@ -6,17 +6,15 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from helene.lab.pages import Section, badge, figure, paragraph, subtitle, table
+from helene.lab.pages import Section, figure, paragraph, subtitle, table
 from synthetic.analysis.results import FAMILIES
 from synthetic.analysis.verdicts import Analysed
-from synthetic.report.answers import STARTS
 from synthetic.report.pictures import Pictures
-from synthetic.report.words import at, exponent, spread, unbroken
+from synthetic.report.words import STARTS, at, exponent, grows, shared, spread, unbroken
 
 _HOW_TO_READ = (
-    "The tables give T ~ (max d_i)^alpha d^beta with 95 % intervals, on the cells with d ≥ 64 where there are eight or "
-    "more of them. The verdict is on “the steps follow max d_i and not d”. × MeZO: steps over tuned MeZO's, "
-    "geometric mean."
+    "The law is T ~ (max d_i)^alpha d^beta. The tables give both exponents with 95 % intervals, on the cells with "
+    "d ≥ 64 where there are eight or more of them. × MeZO: steps over tuned MeZO's, geometric mean."
 )
 
 
@@ -42,11 +40,13 @@ def _exponents(rows: Sequence[Analysed]) -> list[Markup]:
     for a in rows:
         link = Markup('<a href="#cells-{}">{}</a>').format(a.series.lender, unbroken(a.series.label))
         ratio = None if a.ratio is None else spread(a.ratio)
-        lines.append([link, badge(a.verdict), exponent(a.main, "max_d"), exponent(a.main, "d"), ratio])
+        lines.append([link, grows(a), exponent(a.main, "d"), exponent(a.main, "max_d"), ratio, shared(a) or None])
     used = {(a.main.subset, a.main.law.num_cells, len(a.series.cells)) for a in rows if a.main.law is not None}
     subsets = " or ".join(
         f"all {most}" if subset == "all" else f"the {count} of {most} with {subset.replace('>=', '≥')}"
         for subset, count, most in sorted(used)
     )
-    headers = ["method", "verdict", "alpha (max d_i)", "beta (d)", "×\N{NO-BREAK SPACE}MeZO"]
+    headers = ["method", "grows with d?", "exponent of d", "exponent of max d_i", "× MeZO", "runs"]
+    if not any(a.series.borrowed for a in rows):
+        headers, lines = headers[:-1], [line[:-1] for line in lines]
     return [paragraph(f"Cells: {subsets}."), table(headers, lines)]

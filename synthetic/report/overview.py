@@ -1,4 +1,4 @@
-"""The report in three tables: every family, every conclusion, every difference explained. Never imports torch."""
+"""Every family at a glance, every conclusion, every difference explained. Never imports torch."""
 
 from __future__ import annotations
 
@@ -6,49 +6,46 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from helene.lab.pages import Section, badge, number, paragraph, subtitle, table
+from helene.lab.pages import Section, number, paragraph, subtitle, table
 from synthetic.analysis.results import FAMILIES, TITLES
 from synthetic.analysis.tuning import cells_where_h_acts
 from synthetic.analysis.verdicts import Analysed
-from synthetic.report.answers import STARTS, Conclusion
-from synthetic.report.words import at, exponent, spread, unbroken
+from synthetic.report.answers import Conclusion
+from synthetic.report.words import STARTS, at, exponent, grows, shared, spread, unbroken
 
 
-def overview_sections(analysed: Sequence[Analysed], concluded: Sequence[Conclusion]) -> list[Section]:
-    """Every family at a glance, what each conclusion rests on, and what explains the differences from MeZO."""
+def evidence_sections(analysed: Sequence[Analysed], concluded: Sequence[Conclusion]) -> list[Section]:
+    """What each conclusion rests on, and what explains the differences from MeZO."""
     explained = _explanations(analysed)
-    return [_glance(analysed), _conclusions(concluded), *([explained] if explained else [])]
+    return [_conclusions(concluded), *([explained] if explained else [])]
 
 
-def _glance(analysed: Sequence[Analysed]) -> Section:
-    """A row for each family and start: what HELENE's steps follow, beside the two controls."""
+def glance(analysed: Sequence[Analysed]) -> Section:
+    """A row for each family and start: whether HELENE's steps grow with d, beside the two controls."""
     rows = []
     for family, start in dict.fromkeys((a.series.family, a.series.start) for a in analysed):
         by_method = {a.series.method: a for a in reversed(analysed) if at(a, family, start) and not a.series.variant}
-        if "mezo" not in by_method:
+        helene, mezo, per_layer = (by_method.get(name) for name in ("helene", "mezo", "per_layer"))
+        if mezo is None:
             continue
-        helene = by_method.get("helene")
-        link = Markup('<a href="#{}-{}">{}</a>, {}').format(
+        where = Markup('<a href="evidence.html#{}-{}">{}</a>, {}').format(
             family, start, FAMILIES.get(family, family), STARTS.get(start, start).removeprefix("fixed ")
         )
         ratio = None if helene is None or helene.ratio is None else spread(helene.ratio)
-        rows.append(
-            [
-                link,
-                None if helene is None else badge(helene.verdict),
-                *(None if helene is None else exponent(helene.main, name) for name in ("d", "max_d")),
-                f"{_value(by_method.get('mezo'), 'd')},\N{NO-BREAK SPACE}{_value(by_method.get('per_layer'), 'max_d')}",
-                ratio,
-            ]
-        )
+        own = [None] * 3 if helene is None else [grows(helene), *(exponent(helene.main, n) for n in ("d", "max_d"))]
+        runs = shared(helene or mezo)
+        rows.append([where, *own, _value(mezo, "d"), _value(per_layer, "max_d"), ratio, runs or None])
     text = (
-        "T ~ (max d_i)^alpha d^beta with 95 % intervals. The verdict is on “HELENE’s steps follow max d_i and not d”, "
-        "read against the two controls: MeZO, whose steps follow d (its beta stands first), and one direction per "
-        "layer, whose steps may follow max d_i (its alpha). Last column: HELENE’s steps over MeZO’s, both tuned; a "
-        "step of either takes two forwards, so that it is the ratio of forwards too."
+        "The law is T ~ (max d_i)^alpha d^beta, with 95 % intervals. The paper's claim is an exponent of 0 for d "
+        "and of 1 for max d_i. The two controls show what either looks like on these very cells: MeZO's steps follow "
+        "d, and one direction per layer follows max d_i. Steps are tuned HELENE's over tuned MeZO's; a step of either "
+        "takes two forwards."
     )
-    headers = ["problems, start", "verdict", "HELENE: beta", "alpha", "controls", "HELENE / MeZO"]
-    return Section("At a glance", [paragraph(text), table(headers, rows)])
+    headers = ["problems, start", "HELENE: grows with d?", "exponent of d", "exponent of max d_i", "MeZO: of d"]
+    headers += ["one direction per layer: of max d_i", "steps / MeZO's", "runs"]
+    if not any(row[-1] for row in rows):
+        headers, rows = headers[:-1], [row[:-1] for row in rows]
+    return Section("Does the number of steps grow with d?", [table(headers, rows), paragraph(text)], anchor="glance")
 
 
 def _value(a: Analysed | None, name: str) -> str:
@@ -59,7 +56,7 @@ def _value(a: Analysed | None, name: str) -> str:
 def _conclusions(concluded: Sequence[Conclusion]) -> Section:
     """A block per conclusion: the sentence, then the series and cells that it was drawn from."""
     body: list[Markup | str] = [
-        paragraph("Each sentence above with the cells that it rests on; the numbers lead to the runs themselves.")
+        paragraph("Each conclusion with the cells that it rests on; the numbers lead to the runs themselves.")
     ]
     for index, c in enumerate(concluded):
         rows = []
@@ -72,13 +69,11 @@ def _conclusions(concluded: Sequence[Conclusion]) -> Section:
             law = a.main.law
             used = len(s.cells) if law is None else law.num_cells
             count = Markup('<a href="#cells-{}">{}</a>').format(s.lender, f"{used} of {len(s.cells)} cells")
-            verdict = (
-                badge("passed" if a.control and a.control.passed else a.verdict) if a.control else badge(a.verdict)
-            )
-            exponents = [exponent(a.main, name) for name in ("max_d", "d")]
+            exponents = [exponent(a.main, name) for name in ("d", "max_d")]
             ratio = None if a.ratio is None else spread(a.ratio)
-            rows.append([where, s.label, verdict, count, span, *exponents, ratio, edges or None])
-        headers = ["where", "method", "verdict", "fitted on", "d", "alpha", "beta", "× MeZO", "best step at edge"]
+            rows.append([where, s.label, grows(a), count, span, *exponents, ratio, edges or None])
+        headers = ["where", "method", "grows with d?", "fitted on", "d", "exponent of d", "exponent of max d_i"]
+        headers += ["× MeZO", "best step at edge"]
         body += [
             subtitle(f"Conclusion {index + 1}", f"conclusion-{index + 1}"),
             paragraph(c.says),
@@ -102,11 +97,11 @@ def _explanations(analysed: Sequence[Analysed]) -> Section | None:
     if not rows:
         return None
     text = (
-        "A win is an interval of steps over tuned MeZO's that lies below 1. It is the curvature's only if the matched "
-        "controls lose: heavy-ball MeZO, h replaced by its mean, h shuffled over coordinates, step sizes per layer, a "
-        "growing step, Sophia's clip, each with the same number of trials. A control that needs at most 3 % more steps "
-        "than the winner, within its interval, explains the win. Where h acts in no cell, the controls that change h "
-        "tell nothing; Tuning says how that is known."
+        "A win is an interval of steps over tuned MeZO's that lies below 1. The curvature explains it only if the "
+        "matched controls lose: heavy-ball MeZO, h replaced by its mean, h shuffled over coordinates, step sizes per "
+        "layer, a growing step, Sophia's clip, each with the same number of trials. A control that needs at most 3 % "
+        "more steps than the winner, within its interval, explains the win. Where h acts in no cell, the controls that "
+        "change h tell nothing; Tuning says how that is known."
     )
     headers = ["where", "method", "× MeZO", "explained by", "steps of each control over the method's", "h acts in"]
     return Section("What explains a difference", [paragraph(text), table(headers, rows)], anchor="explanations")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from helene.lab.figures import Drawing, ScalingSeries, scaling_figure
+from synthetic.analysis.exponents import LEAST_D
 from synthetic.analysis.least_steps import least_line
 from synthetic.analysis.results import FAMILIES
 from synthetic.analysis.verdicts import Analysed
@@ -54,11 +55,11 @@ def _cuts(rows: Sequence[Analysed], title: str) -> list[tuple[str, Drawing, str]
         if drawn:
             axis_name = "number of layers n" if axis == "n" else "width w"
             other = f"w = {level}" if axis == "n" else f"n = {level}"
-            slope = "beta" if axis == "n" else "alpha + beta"
+            slope = "the exponent of d" if axis == "n" else "the sum of both exponents"
             caption = (
-                f"Steps to target against the {axis_name} at {other}: medians, seeds (dots) and the law fitted to the "
-                f"whole grid, d < 64 included, so that its exponents are not those of the conclusions (d >= 64). "
-                f"The slope here is {slope}; dashed: what theory predicts for the control. Below: local slopes."
+                f"Steps to target against the {axis_name} at {other}: medians, seeds (dots) and the law that the "
+                f"conclusions rest on. Hollow: cells that it leaves out. The slope is {slope}, with its 95 % interval. "
+                f"Dashed: what theory predicts for the control. Below: local slopes."
             )
             bound = None
             if all(a.series.problem == "quadratic" and a.series.method not in FIRST_ORDER for a in rows):
@@ -91,18 +92,23 @@ def _series(a: Analysed, axis: str, held: str, level: int) -> ScalingSeries | No
         return None
     keep = keep[np.argsort(columns[axis][keep])]
     places = {name: values[keep] for name, values in columns.items()}
-    law, weights = a.fits["all"].law, {"d": 1.0} if axis == "n" else {"max_d": 1.0, "d": 1.0}
+    outside = columns["d"][keep] < LEAST_D if a.main.subset != "all" else np.zeros(keep.size, bool)
+    law, weights = a.main.law, {"d": 1.0} if axis == "n" else {"max_d": 1.0, "d": 1.0}
     predicted = None
     if a.control is not None and "d" in a.control.predicted:
         predicted = sum(a.control.predicted.get(name, 0.0) for name in weights)
     usable = law is not None and "d" in law.exponents
-    band = law.band(places) if usable and law is not None else None
+    fitted, band = np.full(keep.size, np.nan), None
+    if usable and law is not None:
+        fitted = np.where(outside, np.nan, law.predict(places))
+        band = [np.where(outside, np.nan, side) for side in law.band(places)]
     return ScalingSeries(
         label=series.label,
         x=places[axis].tolist(),
         samples=[[max(s, 1.0) for s in series.cells[i].steps] for i in keep],
         caps=[series.cells[i].cap for i in keep],
-        fitted=law.predict(places).tolist() if usable and law is not None else [],
+        excluded=outside.tolist(),
+        fitted=fitted.tolist(),
         band=(band[0].tolist(), band[1].tolist()) if band is not None else None,
         slope=_rounded(law.combination(weights)) if usable and law is not None else None,
         predicted_slope=None if predicted is None else round(predicted, 2),

@@ -8,6 +8,14 @@ from helene.lab.pages import two_places
 from synthetic.analysis.exponents import Fit
 from synthetic.analysis.verdicts import Analysed
 
+STARTS = {
+    "coordinate": "fixed distance per coordinate",
+    "layer": "fixed distance per layer",
+    "total": "fixed total distance",
+    "layer_gap": "fixed gap per layer",
+    "total_gap": "fixed total gap",
+}
+
 
 def by_family(analysed: Sequence[Analysed]) -> list[tuple[str, list[Analysed]]]:
     """The series of each family, in their order."""
@@ -31,6 +39,25 @@ def exponent(fit: Fit, name: str) -> str | None:
     if value is None:
         return "d is fixed" if fit.fixed_d and name == "d" else None
     return spread(value)
+
+
+_GROWS = {"d": "yes", "between": "yes, more slowly than MeZO's", "max_d": "no", "neither": "no, nor with max d_i"}
+
+
+def grows(a: Analysed) -> str:
+    """Whether the steps grow with d: the one verdict of a row, wherever it is shown."""
+    if a.verdict == "broken_instrument":
+        return "can't tell: a control is off"
+    if a.follows == "not_max_d":
+        return "d is fixed; not with max d_i"
+    return _GROWS.get(a.follows, "can't tell")
+
+
+def shared(a: Analysed) -> str:
+    """Whose runs a row shows, where they are not its own."""
+    return (
+        f"same runs as from the start “{STARTS.get(a.series.ran_from, a.series.ran_from)}”" if a.series.borrowed else ""
+    )
 
 
 def spread(exponent: tuple[float, float, float]) -> str:

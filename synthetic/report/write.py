@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from helene.lab.pages import write_index, write_summary, write_text
 from helene.lab.records import Record
 from synthetic.analysis.results import collect
-from synthetic.analysis.verdicts import analyse
+from synthetic.analysis.verdicts import Analysed, analyse
 from synthetic.design import Design
 from synthetic.report.answers import answer, conclusions
 from synthetic.report.export import exponents_csv, summary_of
 from synthetic.report.lines import lines_of
-from synthetic.report.page import TITLE, page_of
-from synthetic.report.pictures import pictures_of
+from synthetic.report.page import TITLE, pages_of
+from synthetic.report.pictures import Pictures, pictures_of
 from synthetic.report.runs import write_runs
 
 PART = "scaling"
@@ -47,21 +47,49 @@ def write_report(
     for (family, start), drawings in pictures.items():
         for name, drawing, _ in drawings:
             drawing.save(folder / "figures", f"{family}-{start}-{name}")
-    page = page_of(
-        folder,
-        design,
-        analysed,
-        conclusions(analysed),
-        pictures,
-        answer=sentence,
-        failed=failed,
-        command=command,
-        provenance=provenance,
-    )
-    write_text(folder / "index.html", page)
     write_text(folder / "exponents.csv", exponents_csv(analysed))
     write_text(folder / "series.jsonl", lines_of(analysed, provenance))
     write_runs(folder / "runs.parquet", analysed)
+    _write_summary(out, design, records, analysed, sentence, front_of(sentence, pictures), command, provenance)
+    concluded = conclusions(analysed)
+    main, evidence = pages_of(
+        folder,
+        design,
+        analysed,
+        concluded,
+        pictures,
+        answer=sentence,
+        records=records,
+        command=command,
+        provenance=provenance,
+    )
+    write_text(folder / "index.html", main)
+    write_text(folder / "evidence.html", evidence)
+    write_index(out)
+    sound = all(a.verdict != "broken_instrument" for a in analysed) and not failed
+    return sentence, sound
+
+
+def front_of(sentence: str, pictures: Pictures) -> dict[str, Any]:
+    """What the index page shows of this part."""
+    front: dict[str, Any] = {"says": sentence}
+    for (family, start), drawings in list(pictures.items())[:1]:
+        name, _, caption = drawings[0]
+        front["picture"] = {"file": f"figures/{family}-{start}-{name}.svg", "caption": caption}
+    return front
+
+
+def _write_summary(
+    out: Path,
+    design: Design,
+    records: Sequence[Record],
+    analysed: Sequence[Analysed],
+    sentence: str,
+    front: Mapping[str, Any],
+    command: str,
+    provenance: Mapping[str, Any],
+) -> None:
+    failed = [r for r in records if r.failed]
     write_summary(
         out,
         PART,
@@ -72,8 +100,6 @@ def write_report(
         failed=[{"key": r.key, "message": r.result.get("message", "")} for r in failed],
         provenance=dict(provenance),
         run_seconds=sum(float(r.result.get("run_seconds", 0.0)) for r in records),
+        front=front,
         **summary_of(analysed),
     )
-    write_index(out)
-    sound = all(a.verdict != "broken_instrument" for a in analysed) and not failed
-    return sentence, sound

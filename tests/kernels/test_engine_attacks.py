@@ -17,18 +17,16 @@ from engine_models import TiedModel, batch_of, loss
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helene import MeZO, ZONewton
+from helene import MeZO
 from helene.engine import Engine
 
 STEPS = 4
 
 
 def _engine(model: nn.Module, loss: Callable[..., Any] = loss, *, repeat: bool = False) -> Engine:
-    """An engine; ``repeat`` goes the way of a captured step as far as that goes without a GPU and its kernels."""
+    """An engine; ``repeat`` goes the way of a captured step as far as that goes without a GPU."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    optimizer: Any = MeZO(named, lr=1e-2, seed=5, model=model)
-    if repeat:
-        optimizer = ZONewton(named, lr=1e-6, batch_size=4, denominator_eps=1.0, seed=5, model=model)
+    optimizer = MeZO(named, lr=1e-2, seed=5, model=model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ring = {"scratch_bytes": 1 << 15, "unit_bytes": 3000}

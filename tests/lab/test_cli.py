@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import re
 import shlex
@@ -187,6 +188,24 @@ def test_records_list(store, capsys):
     assert capsys.readouterr().out.split() == ["6", "e"]
     assert run("records", "list", str(store) + "x") == 2
     assert capsys.readouterr().err.startswith("helene: there is no store at ")
+
+
+def test_records_show(store, tmp_path, capsys, monkeypatch):
+    with Store(store) as opened:
+        record = opened.records()[0]
+    assert run("records", "show", record.key[:8], "--in", str(store)) == 0
+    assert json.loads(capsys.readouterr().out)["key"] == record.key
+    monkeypatch.chdir(tmp_path)
+    assert run("records", "show", record.key) == 2
+    assert "name its file with --in FILE" in capsys.readouterr().err
+    (tmp_path / "reports" / "part").mkdir(parents=True)
+    with Store(tmp_path / "reports" / "part" / "a.sqlite") as opened:
+        opened.put(record)
+        opened.export_jsonl(tmp_path / "a.jsonl", record.experiment)
+    assert run("records", "show", record.key) == 0
+    assert run("records", "show", record.key, "--in", "a.jsonl") == 0
+    first, second = capsys.readouterr().out.split("\n}\n")[:2]
+    assert first == second
 
 
 def test_records_export_and_merge(store, tmp_path, capsys):

@@ -137,7 +137,7 @@ def test_page_is_self_contained_escaped_and_complete():
 
 def test_page_is_the_same_twice_and_needs_little():
     assert sample() == sample()
-    bare = check(sample(sections=[], provenance=None, back=False))
+    bare = check(sample(sections=[], provenance=None, back=""))
     assert bare.links == []
 
 
@@ -218,10 +218,13 @@ def test_intervals_for_people(low, high, said):
 def test_index_lists_what_is_made_and_what_is_not(tmp_path):
     out = tmp_path / "reports"
     page = check(pages.write_index(out).read_text(encoding="utf-8"))
-    assert [part.made for part in read_parts(out)] == [False, False, False]
+    assert [(part.name, part.made) for part in read_parts(out)] == [
+        *((name, False) for name in ("llm", "scaling", "theory", "demo"))
+    ]
     for command in (
         "helene scaling --preset standard --out reports",
         "pytest theory/",
+        "helene llm pages --out reports",
         "helene llm demo --out reports",
     ):
         assert command in page.text
@@ -242,6 +245,41 @@ def test_index_lists_what_is_made_and_what_is_not(tmp_path):
     assert page.links == ["scaling/index.html"]
     for said in ("Steps & dimension", "d < max d", "One more", "Not made yet"):
         assert said in page.text
+    assert page.text.index("One more") < page.text.index("A toy")
+
+
+def test_the_index_begins_with_what_the_parts_give_it(tmp_path):
+    """Headline, sentences, ranked table and picture stand before the parts; a picture that is missing is left out."""
+    ranked = {"headers": ["m", "%"], "rows": [["MeZO", {"best": "85.8"}], ["HELENE", "58.1"]], "caption": "SST-2"}
+    front = {"headline": "MeZO & not", "says": "One <thing>.", "table": ranked}
+    pages.write_summary(tmp_path, "llm", title="t", answer="not shown here", command="c", front=front)
+    drawn = {"says": "Another.", "picture": {"file": "a.svg", "caption": "the picture"}}
+    pages.write_summary(tmp_path, "scaling", title="t", answer="a", command="c", front=drawn)
+    assert "<figure>" not in pages.write_index(tmp_path).read_text(encoding="utf-8")
+    pages.write_text(tmp_path / "scaling" / "a.svg", FIGURE.svg)
+    text = pages.write_index(tmp_path).read_text(encoding="utf-8")
+    page = check(text)
+    assert "<strong>85.8</strong>" in text
+    assert "not shown here" not in text
+    order = ["MeZO & not", "One <thing>.", "Another.", "SST-2", "58.1", "the picture", "Not made yet"]
+    places = [page.text.index(said) for said in order]
+    assert places == sorted(places)
+
+
+def test_tables_of_many_columns_fold_on_a_phone_and_name_each_value():
+    headers, row = ["a", "b", Markup("<i>c</i>"), "d", "e"], list("vwxyz")
+    assert '<td data-head="c">x</td>' in pages.table(headers, [row])
+    assert "data-head" not in pages.table(headers[:4], [row[:4]])
+    assert "data-head" not in pages.table(headers, [row] * 41), "a long list scrolls"
+
+
+def test_the_foot_tells_downloads_citation_and_where_it_was_measured():
+    text = sample(downloads=[("CSV", "a.csv")], measured="a card, 2026-01-02")
+    page = check(text)
+    assert "a.csv" in page.links
+    said = " ".join(page.text.split())
+    for expected in ("helene records show ID", "@software{helene_suite", "measured on", "a card, 2026-01-02"):
+        assert expected in said, expected
 
 
 @pytest.mark.parametrize("text", ["{", '{"title": "x"}', "[]", '"x"'])

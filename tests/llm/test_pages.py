@@ -3,33 +3,62 @@
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
-from handmade import MEZO, judged, shown, table_of, tuned
+import pytest
+from handmade import MEZO, SMALL, judged, shown, table_of, tuned
+from scipy import stats
 
 import llm_bench
 from helene import cli as helene_cli
-from helene.lab.store import Store
+from helene.lab.store import Record, Store
 from llm_bench.cli import committed_pages
-from llm_bench.protocol.execute import CellRecords
+from llm_bench.protocol.execute import Bench, CellRecords
 from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.plan import choose
-from llm_bench.report import details, figures, tables
+from llm_bench.report import details, figures, ranked, tables, writing
+from llm_bench.report.cell_numbers import numbers
+from llm_bench.report.compare import lead
 
+BENCH = Bench(SMALL, {"causal": "gemma"}, None)
 ROWS = Path(llm_bench.__file__).parent / "records" / "rows"
 
 
-def test_the_first_line_says_when_nothing_beats_the_controls():
-    control, mezo = judged(0, 0.77, method="bias-only"), judged(0, 0.75)
-    assert tables.answer(table_of(control, mezo)).startswith("No row beats the controls that were run (bias-only)")
-    better = tables.answer(table_of(control, judged(0, 0.85)))
-    assert "MeZO reaches 85.0, the best control run here (Bias only" in better
-    assert "nothing can be said" in tables.answer(table_of(mezo))
-    choices = table_of(judged(0, 0.68, method="zero-shot", task="copa"), judged(0, 0.67, task="copa"))
-    assert "no trained row beats the controls (Zero-shot 68.0, MeZO 67.0)" in tables.answer(choices)
-    tie = tables.answer(table_of(control, judged(0, 0.77)))
-    assert tie.startswith("No row beats")
+def test_the_first_line_names_both_with_numbers_and_a_lead_within_its_interval_is_none():
+    """Two seeds each: 50 and 52 against 80 and 84 is a lead; against 40 and 64 it is none."""
+    helene = [judged(0, 0.50, method="helene"), judged(1, 0.52, method="helene")]
+    mezo = [judged(0, 0.80), judged(1, 0.84)]
+    control = judged(0, 0.77, method="bias-only")
+    said = tables.answer(table_of(*helene, *mezo, control))
+    assert said.startswith("SST-2 (causal): HELENE 51.0, MeZO 82.0, MeZO leads by 31.0 points.")
+    assert said.endswith("Neither beats the best control beyond noise.")
+    lower = judged(0, 0.45, method="bias-only")
+    said = tables.answer(table_of(*helene, *mezo, lower))
+    assert said.endswith("MeZO beats it on SST-2 (causal), HELENE beats it on none.")
+    unsure = tables.answer(table_of(*helene, judged(0, 0.40), judged(1, 0.64)))
+    assert unsure == "SST-2 (causal): HELENE 51.0, MeZO 52.0, no lead beyond noise."
+    assert "not both been tested" in tables.answer(table_of(*mezo))
+    other = [judged(i, 0.6 + i / 100, method=m, task="rte") for m in ("helene", "mezo") for i in (0, 1)]
+    two = tables.answer(table_of(*helene, *mezo, *other))
+    assert two.startswith("HELENE beats MeZO on none of 2 tasks, MeZO beats HELENE on 1; on the other 1 neither leads")
+
+
+def test_a_lead_counts_seeds_and_test_rows_and_needs_two_seeds():
+    """Against the closed form: Welch with equal spreads has 2 (n - 1) degrees of freedom; 100 test rows add theirs."""
+    one, other = numbers([judged(i, m) for i, m in enumerate((0.9, 0.92))]), numbers([judged(0, 0.5), judged(1, 0.52)])
+    found = lead(one, other)
+    seeds, sampling = 2 * 1.0, (91 * 9 + 51 * 49) / 100
+    total = seeds + sampling
+    freedom = total**2 / 2.0
+    half = max(stats.t.ppf(0.975, 2) * math.sqrt(seeds), stats.t.ppf(0.975, freedom) * math.sqrt(total))
+    assert found.points == pytest.approx(40.0)
+    assert (found.low, found.high) == pytest.approx((40.0 - half, 40.0 + half))
+    assert found.sure
+    alone = numbers([judged(0, 0.9)])
+    assert not lead(alone, other).sure
+    assert lead(alone, other, fixed=(True, False)).sure
 
 
 def test_seconds_of_steps_without_the_engine_are_told_apart():
@@ -53,7 +82,7 @@ def test_prompts_that_were_cut_are_told():
 def test_a_cell_under_way_shows_what_was_tried_and_that_no_test_run_is_there():
     grid = tuned(1e-6, 0.7, 0.5), tuned(3e-6, 0.6, 0.6)
     table = {MEZO: (CellRecords(None, (), 3, 4, tuning=grid), None)}
-    html = shown(tables.table_section(table, TABLES["2"], {"causal": "gemma"}))
+    html = shown(tables.table_section(BENCH, table, TABLES["2"]))
     assert f'href="#{tables.anchor(MEZO)}">not tested yet' in html
     under_way = shown(details.cells_section(table, "helene llm table 2"))
     assert f'id="{tables.anchor(MEZO)}"' in under_way
@@ -64,9 +93,11 @@ def test_a_cell_under_way_shows_what_was_tried_and_that_no_test_run_is_there():
         record.result.update(status="out_of_memory", test=None, curve=None)
     assert "out of memory" in shown(details.cells_section(failed, ""))
     of_failed = {MEZO: (failed[MEZO][0], None)}
-    assert ">out of memory</a>" in shown(tables.table_section(of_failed, TABLES["2"], {"causal": "gemma"}))
+    assert "every seed ended without a test metric (out of memory)</a>" in shown(
+        tables.table_section(BENCH, of_failed, TABLES["2"])
+    )
     hopeless = {MEZO: (CellRecords(choose(grid), (), 3, 0, tuning=grid), None)}
-    assert ">no step size ended well</a>" in shown(tables.table_section(hopeless, TABLES["2"], {"causal": "gemma"}))
+    assert ">no step size ended well</a>" in shown(tables.table_section(BENCH, hopeless, TABLES["2"]))
     of_another = table_of(judged(0, 0.8, task="copa"))
     assert "so not drawn: MeZO on sst2 (causal)." in shown(figures.section(table | of_another))
 
@@ -75,26 +106,71 @@ def test_the_page_shows_both_numbers_links_and_what_was_not_run(tmp_path):
     records = [judged(0, 0.8), judged(1, 0.84), judged(0, 0.77, method="bias-only")]
     table = table_of(*records)
     paper = TABLES["2"]
-    html = shown(tables.table_section(table, paper, {"causal": "gemma"}))
+    html = shown(tables.table_section(BENCH, table, paper))
     assert "89.6" in html
     assert f'href="#{tables.anchor(MEZO)}"' in html
     assert html.count("not run") == len(paper.rows) - 2
+    assert html.startswith("<details>")
     assert "gemma" in html
     cells_html = shown(details.cells_section(table, "helene llm table 2"))
     assert "method = &#34;mezo&#34;" in cells_html
     assert f'id="{tables.anchor(MEZO)}"' in cells_html
     costs = shown(tables.costs_section(table))
     assert "200" in costs
-    path = tables.write(
-        tmp_path,
-        "table-2",
-        title="t",
-        table=table,
-        sections=[figures.section(table)],
-        command="helene llm",
-    )
-    assert path.read_text().count("<svg") >= 2
+    sections = [*ranked.ranked_sections(table), tables.table_section(BENCH, table, paper), figures.section(table)]
+    sections.append(details.cells_section(table, "helene llm"))
+    path = writing.write(tmp_path, "table-2", title="t", table=table, sections=sections, command="helene llm")
+    page = path.read_text()
+    assert page.count("<svg") >= 2
     assert json.loads((tmp_path / "llm/summary.json").read_text())["cells"]
+    links, addresses = re.findall(r'href="#([^"]+)"', page), re.findall(r'\bid="([^"]+)"', page)
+    assert set(links) <= set(addresses)
+    downloads = re.findall(r'href="(table-2[^"#]+)"', page)
+    assert downloads
+    assert all((tmp_path / "llm" / name).is_file() for name in downloads)
+    assert "Seeds of causal runs change the directions z only" in page
+
+
+def test_rows_are_ranked_and_what_is_unfinished_or_failed_is_marked():
+    best, worse = judged(0, 0.9), judged(0, 0.6, method="helene")
+    table = table_of(worse, best, judged(1, 0.5, method="helene"), judged(0, 0.4, method="zero-shot"))
+    (section,) = ranked.ranked_sections(table)
+    assert section.title == "SST-2 (causal): m"
+    html = shown(section)
+    assert re.findall(r'<a href="#causal-sst2-([a-z-]+)-full">', html) == ["mezo", "helene", "zero-shot"]
+    assert re.findall(r"<strong>([\d.]+)</strong>", html) == ["90.0"]
+    assert "[31, 50]ʳ" in html.replace("\u00a0", " "), "one run of what no seed changes: Wilson's interval of 40 in 100"
+    assert "badge" not in html
+    what, found = table[MEZO]
+    half = {MEZO: (dataclasses.replace(what, wanted=3, left=2), found)}
+    assert "1 of 3: half finished" in shown(ranked.ranked_sections(half)[0])
+    lost = Record.of("x", {**best.config, "seed": 9}, {**best.result, "status": "diverged", "test": None})
+    one_lost = {MEZO: (dataclasses.replace(what, tests=(best, lost), wanted=2), found)}
+    assert "1 of 2 failed" in shown(ranked.ranked_sections(one_lost)[0])
+
+
+def test_cells_that_cannot_be_run_say_so_and_failed_runs_say_why():
+    copa = table_of(judged(0, 0.6, task="copa"))
+    html = shown(tables.table_section(BENCH, copa, TABLES["2"]))
+    assert html.count("cannot be run: copa has no classes") == 2
+    error = Record.of("x", judged(0, 0.6).config, {"status": "error", "message": "OSError: no weights"})
+    failed = {MEZO: (CellRecords(None, (), 3, 3, failed=(error,)), None)}
+    assert "1 runs failed: OSError: no weights" in shown(tables.table_section(BENCH, failed, TABLES["2"]))
+    assert "OSError: no weights" in shown(details.cells_section(failed, ""))
+
+
+def test_main_pages_are_the_same_whatever_was_drawn_last(tmp_path):
+    many = table_of(*(judged(i, m, method=n) for n, m in (("mezo", 0.8), ("helene", 0.5)) for i in (0, 1, 2)))
+    few = table_of(judged(0, 0.7), judged(0, 0.9, method="helene"))
+    for order in (("a", many), ("b", few)), (("b", few), ("a", many)):
+        for name, table in order:
+            writing.write(
+                tmp_path / order[0][0] / "out", f"table-{name}", title=name, table=table, sections=[], command="c"
+            )
+    first, second = ((tmp_path / name / "out" / "index.html").read_text() for name in "ab")
+    assert first == second
+    assert "HELENE beats MeZO on none of 1 tasks; on SST-2 it reaches 50.0 %, MeZO 80.0 %" in first
+    assert first.index("<strong>80.0</strong>") < first.index("50.0</td>")
 
 
 def test_profiles_compare_task_and_seed_pairs_and_a_miss_is_never_within_a_factor():
@@ -119,9 +195,15 @@ def test_every_page_of_the_committed_rows_is_drawn(tmp_path, capsys):
     (tmp_path / "llm" / "committed.sqlite").write_text("an earlier call's")
     assert helene_cli.main(["llm", "pages", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert len(said) == len(committed_pages.PAGES)
     assert all(Path(line).is_file() for line in said)
-    assert "Table 2: Causal language models" in (tmp_path / "index.html").read_text()
+    names = {Path(line).stem for line in said}
+    assert {"table-memory", "table-1-all", "table-2-small", "figure-ablation-parts"} <= names
+    assert not {name for name in names if name.startswith("table") and name.endswith("parts")}
+    drawn = {path.stem for path in (tmp_path / "llm").glob("*.html")} - {"index"}
+    assert drawn == names
+    index = (tmp_path / "index.html").read_text()
+    assert "Table 2: Causal language models" in index
+    assert "Linear probing" in index.partition("<section")[0]
 
 
 def test_committed_rows_that_cannot_be_put_together_are_one_line(tmp_path, capsys, monkeypatch):

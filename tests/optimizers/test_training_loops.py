@@ -184,3 +184,22 @@ def test_gradient_checkpointing_and_autocast():
     assert slopes[0] == slopes[1]
     assert abs(slopes[2] - slopes[0]) <= 2.0**-7 * 3 / 0.1  # two losses below 3, each to a bfloat16 rounding
     assert slopes[0] != 0
+
+
+def test_an_lr_set_by_hand_stands_over_the_function_of_the_step():
+    """Until then, and again after a load, each group without an lr of its own has the function's."""
+    p, q = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = helene.MeZO([{"params": [p], "layer": "p"}, {"params": [q], "layer": "q"}], lr=lambda t: 0.1 / t)
+
+    def step():
+        optimizer.step(lambda: p.square().sum() + q.square().sum())
+        return [group["lr"] for group in optimizer.param_groups]
+
+    assert step() == [0.1, 0.1]
+    optimizer.param_groups[0]["lr"] = 0.03
+    assert step() == [0.03, 0.05]
+    assert step() == [0.03, 0.1 / 3]
+    again = helene.MeZO([{"params": [p], "layer": "p"}, {"params": [q], "layer": "q"}], lr=lambda t: 0.1 / t)
+    again.load_state_dict(optimizer.state_dict())
+    again.step(lambda: p.square().sum() + q.square().sum())
+    assert again.param_groups[1]["lr"] == 0.1 / 4

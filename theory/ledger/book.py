@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from helene.lab.page_footer import write_rows
 from helene.lab.report_files import write_summary, write_text
 from theory.ledger import library
 from theory.ledger.claim import Claim, Evidence, Line, Proof, Verdict, Witness
@@ -220,10 +221,16 @@ def proof_lines(proofs: Proofs) -> list[str]:
     return lines
 
 
+_COLUMNS = ("id", "section", "place", "verdict", "proof", "answer", "statement", "module", "duration_seconds")
+
+
 def write(records: Sequence[Mapping[str, Any]], reports: Path, proofs: Proofs) -> Path:
-    """Writes ``theory/ledger.json`` and ``theory/summary.json`` under ``reports``; returns the ledger's path."""
+    """Writes the ledger, as JSON and as a table, and its summary under ``reports``; returns the JSON's path."""
     text = json.dumps(list(records), ensure_ascii=False, indent=1) + "\n"
     path = write_text(reports / "theory" / "ledger.json", text)
     found = {"counts": counts(records), "proofs": proof_counts(proofs)}
-    write_summary(reports, "theory", title=TITLE, answer=headline(records, proofs), command=COMMAND, **found)
+    said = headline(records, proofs)
+    write_summary(reports, "theory", title=TITLE, answer=said, command=COMMAND, front={"says": said}, **found)
+    rows = [[entry[name] for name in _COLUMNS] for entry in records]
+    write_rows(reports / "theory" / "ledger", _COLUMNS, rows)
     return path

@@ -39,11 +39,19 @@ _MEANING = {
 
 def write(records: Sequence[Record], figures: Figures, reports: Path, proofs: book.Proofs) -> list[Path]:
     """Writes ``theory/index.html`` under ``reports`` and rebuilds the index of all reports; returns both paths."""
-    page = pages.write_text(reports / "theory" / "index.html", render(records, figures, proofs))
+    folder = reports / "theory"
+    files = [(name, f"ledger.{name.lower()}") for name in ("CSV", "Parquet", "JSON")]
+    downloads = [(name, file) for name, file in files if (folder / file).is_file()]
+    page = pages.write_text(folder / "index.html", render(records, figures, proofs, downloads))
     return [page, pages.write_index(reports)]
 
 
-def render(records: Sequence[Record], figures: Figures | None = None, proofs: book.Proofs | None = None) -> str:
+def render(
+    records: Sequence[Record],
+    figures: Figures | None = None,
+    proofs: book.Proofs | None = None,
+    downloads: Sequence[tuple[str, str]] = (),
+) -> str:
     """The page as text."""
     proofs = proofs or {}
     sections = [pages.Section("Verdicts", [*_legend(records), *_tables(records), _proof_table(proofs)], "verdicts")]
@@ -57,6 +65,8 @@ def render(records: Sequence[Record], figures: Figures | None = None, proofs: bo
         sections=sections,
         command=book.COMMAND,
         provenance=provenance(book.COMMAND),
+        downloads=downloads,
+        measured="the machine that drew it, in the same run",
     )
 
 

@@ -83,6 +83,7 @@ def test_an_exponent_in_between_grows_with_d():
 def test_no_dependence_at_all_is_said():
     rows = analysed(QUICK, {**CONTROL_LAWS, "helene": lambda n, w: 40.0})
     assert helene(rows).follows == "neither"
+    assert helene(rows).verdict == "not_consistent", "exponents of 0 and 0 do not follow max d_i"
     assert "depends neither on max_i d_i nor on d" in answer(rows)
 
 
@@ -127,7 +128,7 @@ def win_on_quadratics(**laws):
 def test_a_win_is_explained_by_a_control_that_does_as_well():
     cause, said = win_on_quadratics(helene_mean=lambda n, w: 0.7 * follows_d(n, w))
     assert cause == "HELENE, h replaced by its mean"
-    assert "no merit of the curvature" in said
+    assert "the curvature does not explain it" in said
 
 
 def test_a_win_that_no_control_explains_is_the_curvatures():
@@ -286,6 +287,7 @@ FIT = {"alpha": (list, None), "beta": (list, None), "reason": str, "cells": int,
        "residual_sd": (float, None), "local_slope_differences": dict}  # fmt: skip
 SCHEMA = {
     "schema": str, "title": str, "answer": str, "command": str, "preset": str, "failed": list, "provenance": dict,
+    "front": {"says": str, "picture": {"file": str, "caption": str}},
     "run_seconds": float,
     "series": [{
         "name": str, "family": str, "start": str, "method": str, "variant": str, "borrowed": str, "unsupported": [str],
@@ -377,19 +379,37 @@ def test_runs_are_a_table(written):
 
 
 def test_page_is_one_file_that_needs_no_network(written):
-    page = (written[0] / "scaling" / "index.html").read_text()
-    assert len(page) < 3 * 2**20
-    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page)
-    assert "<script" not in page
-    assert str(escape(written[1])) in page
-    addresses = re.findall(r'\bid="([^"]+)"', page)
-    assert len(addresses) == len(set(addresses))
-    links = re.findall(r'href="#([^"]+)"', page)
-    assert links
-    assert set(links) <= set(addresses)
+    texts = {name: (written[0] / "scaling" / name).read_text() for name in ("index.html", "evidence.html")}
+    addresses = {}
+    for name, page in texts.items():
+        assert len(page) < 3 * 2**20
+        assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page)
+        assert "<script" not in page
+        assert str(escape(written[1])) in page
+        addresses[name] = re.findall(r'\bid="([^"]+)"', page)
+        assert len(addresses[name]) == len(set(addresses[name]))
+    for name, page in texts.items():
+        links = re.findall(r'href="(evidence\.html)?#([^"]+)"', page)
+        assert links
+        assert all(address in addresses[other or name] for other, address in links)
     assert str(escape(written[1])) in (written[0] / "index.html").read_text()
     figures = {p.suffix for p in (written[0] / "scaling" / "figures").iterdir()}
     assert figures == {".svg", ".png"}
+
+
+def test_the_first_page_is_an_answer_a_picture_and_a_table_in_words_that_are_the_same_everywhere(written):
+    """One row, one verdict: the table of the first page, the families and the conclusions say the same of HELENE."""
+    first, second = ((written[0] / "scaling" / name).read_text() for name in ("index.html", "evidence.html"))
+    assert first.count("<figure>") == first.count("<table") == 1
+    assert "same runs as from" in first, "rows that share runs say so"
+    assert "luck" in first, "a cell that failed is told"
+    for page in (first, second):
+        assert "not consistent" not in page
+    before_controls = second.partition('id="controls"')[0]
+    mezo = re.findall(r">MeZO(?:</a>)?</td><td[^>]*>([^<]*)</td>", before_controls)
+    assert set(mezo) == {"yes"}, "the same word in the families and in the conclusions"
+    assert "passed" not in before_controls
+    assert re.search(r'data-head="HELENE: grows with d\?">yes<', first)
 
 
 def test_pages_beside_it_are_linked_whichever_was_written_first(tmp_path):

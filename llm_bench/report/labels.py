@@ -1,0 +1,25 @@
+"""What rows and cells are called on pages."""
+
+from __future__ import annotations
+
+from llm_bench.protocol.plan import Cell
+from llm_bench.runs import methods
+
+UNTRAINED_LABELS = {
+    "zero-shot": "Zero-shot (the untrained model)",
+    "icl": "ICL, 32 demonstrations",
+    "linear-probe": "Linear probing",
+    "bias-only": "Bias only (control: one offset a class)",
+}
+TUNING_LABELS = {"full": "", "lora": " (LoRA)", "prefix": " (prefix)"}
+
+
+def label(method: str, tuning: str) -> str:
+    """A row's name."""
+    named = UNTRAINED_LABELS.get(method) or methods.get_method(method).label
+    return named + TUNING_LABELS[tuning]
+
+
+def anchor(cell: Cell) -> str:
+    """Address of a cell within its page."""
+    return f"{cell.kind}-{cell.task}-{cell.method}-{cell.tuning}"

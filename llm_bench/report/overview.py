@@ -1,0 +1,172 @@
+"""The part's main page, from the pages' JSON: the same whichever page was drawn last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from helene.lab import canonical, pages
+from helene.lab.report_files import read_leaves
+from llm_bench.protocol.plan import Cell
+from llm_bench.report.cell_numbers import Numbers
+from llm_bench.report.compare import CONTROLS, TASKS, Duel, against_controls, duels, headline
+from llm_bench.report.ranked import ROWS, interval_of, seconds_of
+
+TITLE, COMMAND = "Fine-tuning language models", "helene llm pages"
+_FIRST = ("causal", "sst2")  # the task of the index page's table
+Row = Mapping[str, Any]
+_HEADERS = ("task", "model", "HELENE", "MeZO", "HELENE's lead", "best control", "untrained")
+_RANKED = ("method", "test, %", "95 % interval", "seeds", "seconds", "seconds to target", "GiB")
+
+
+def write(out: Path) -> None:
+    """Write ``out/llm/index.html`` and its summary from the tables' JSON, then the index of all reports.
+
+    Raises:
+        ValueError: If a file cannot be written.
+    """
+    folder = Path(out) / "llm"
+    rows = task_rows(folder)
+    found = duels({_cell(row): _numbers(row) for row in rows})
+    said = " ".join(filter(None, (headline(found), against_controls(found))))
+    front = [row for row in rows if (row["kind"], row["task"]) == _FIRST] or rows[:0]
+    sections = [pages.Section("HELENE against MeZO, task by task", [_duels_table(rows, found)])] if found else []
+    for kind, task in dict.fromkeys((row["kind"], row["task"]) for row in front):
+        title = f"{TASKS.get(task, task)} ({kind}): {_model(front)}"
+        sections.append(
+            pages.Section(title, [pages.table(_RANKED, _marked(ranked(front)), caption=ROWS, numeric=(1, 4, 5, 6))])
+        )
+    leaves = [
+        Markup('<li><a href="{}">{}</a>: {}</li>').format(leaf.link, leaf.title, _first_sentence(leaf.answer))
+        for leaf in read_leaves(folder)
+    ]
+    sections.append(pages.Section("Pages", [Markup("<ul>{}</ul>").format(Markup("").join(leaves))]))
+    page = pages.render_page(
+        title=TITLE,
+        answer=said,
+        lead=[pages.paragraph(note) for note in seed_notes(folder)],
+        sections=sections,
+        command=COMMAND,
+        downloads=[("JSON", "summary.json")],
+    )
+    pages.write_text(folder / "index.html", page)
+    more = {"front": _front(front, found)} if found else {}
+    pages.write_summary(Path(out), "llm", title=TITLE, answer=said, command=COMMAND, cells=rows, **more)
+    pages.write_index(Path(out))
+
+
+def seed_notes(folder: Path) -> list[str]:
+    """What the seeds of the tables' runs share, each once."""
+    notes = dict.fromkeys(str(summary.get("seeds") or "") for summary in _tables(folder))
+    return [note for note in notes if note]
+
+
+def _tables(folder: Path) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted(folder.glob("table-*.json")):
+        if path.name.endswith("-smoke.json"):
+            continue
+        try:
+            found.append(dict(canonical.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, TypeError):
+            continue
+    return found
+
+
+def task_rows(folder: Path) -> list[Row]:
+    """The measured rows of each task, from the page of a table that has most test runs of it."""
+    best: dict[tuple[str, str], tuple[int, list[Row]]] = {}
+    for summary in _tables(folder):
+        cells = summary.get("cells", [])
+        tasks: dict[tuple[str, str], list[Row]] = {}
+        for row in cells:
+            if row.get("values"):
+                tasks.setdefault((row["kind"], row["task"]), []).append(row)
+        for task, rows in tasks.items():
+            runs = sum(len(row["values"]) for row in rows if row["method"] not in CONTROLS)
+            if runs > best.get(task, (-1, []))[0] or (runs == best[task][0] and len(rows) > len(best[task][1])):
+                best[task] = (runs, rows)
+    order = {task: i for i, task in enumerate(TASKS)}
+    tasks_found = sorted(best, key=lambda t: (t[0], order.get(t[1], len(order))))
+    return [row for task in tasks_found for row in best[task][1]]
+
+
+def _first_sentence(text: str) -> str:
+    return text.partition(". ")[0].rstrip(".") + "."
+
+
+def _cell(row: Row) -> Cell:
+    return Cell(row["kind"], row["task"], row["method"], row["tuning"])
+
+
+def _numbers(row: Row) -> Numbers:
+    low, high = row["interval"]
+    return Numbers(tuple(row["values"]), row["mean"], low, high, test_rows=row["test_rows"])
+
+
+def _model(rows: Sequence[Row]) -> str:
+    names = dict.fromkeys(
+        f"{row['model']}, {row['parameters'] / 1e6:.0f} million parameters" for row in rows if row.get("parameters")
+    )
+    return "; ".join(names)
+
+
+def ranked(rows: Sequence[Row]) -> list[list[Any]]:
+    """Rows of one task, the best first; its number is marked."""
+    out = []
+    for index, row in enumerate(sorted(rows, key=lambda row: -row["mean"])):
+        mean, wanted = f"{row['mean']:.1f}", row["wanted"]
+        seeds = f"{len(row['values'])}" + (f" of {wanted}" if len(row["values"]) < wanted else "")
+        head = [row["label"], {"best": mean} if index == 0 else mean, interval_of(_numbers(row)), seeds]
+        if row["method"] in CONTROLS:
+            out.append([*head, None, None, None])
+            continue
+        size = row["step_bytes"]
+        times = [seconds_of(row["training_seconds"]), seconds_of(row["seconds_to_target"])]
+        out.append([*head, *times, None if size is None else f"{size / 2**30:.2f}"])
+    return out
+
+
+def _marked(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    bold = Markup("<strong>{}</strong>")
+    return [[bold.format(c["best"]) if isinstance(c, Mapping) else c for c in row] for row in rows]
+
+
+def _duels_table(rows: Sequence[Row], found: Sequence[Duel]) -> Markup:
+    lines = []
+    for duel in found:
+        here = [row for row in rows if (row["kind"], row["task"]) == (duel.kind, duel.task)]
+        zero = next((row["mean"] for row in here if row["method"] == "zero-shot"), None)
+        name = next((row["label"] for row in here if duel.control and row["method"] == duel.control[0]), "")
+        control = f"{duel.control[1].mean:.1f}, {name.partition(' (')[0]}" if duel.control else None
+        ends = pages.interval(duel.ahead.low, duel.ahead.high)
+        ahead = f"{duel.ahead.points:+.1f} {ends}".replace("-", "−")
+        both = []
+        for who, row in (("HELENE", duel.helene), ("MeZO", duel.mezo)):
+            text = f"{row.mean:.1f}" + (f" {interval_of(row)}" if row.shown_interval else "")
+            both.append(Markup("<strong>{}</strong>").format(text) if duel.winner == who else text)
+        task = f"{TASKS.get(duel.task, duel.task)} ({duel.kind})"
+        lines.append([task, _model(here), *both, ahead, control, None if zero is None else f"{zero:.1f}"])
+    caption = (
+        "Percent of test rows (SQuAD: F1), 95 % intervals. Bold: leads beyond noise, that is, the interval of the "
+        "lead leaves out 0. The lead's interval counts seeds and the sampling of test rows."
+    )
+    return pages.table(_HEADERS, lines, caption=caption)
+
+
+def _front(rows: Sequence[Row], found: Sequence[Duel]) -> dict[str, Any]:
+    """What the index page shows of this part."""
+    wins = sum(duel.winner == "HELENE" for duel in found)
+    first = next((duel for duel in found if (duel.kind, duel.task) == _FIRST), found[0])
+    beats = f"HELENE beats MeZO on {wins if wins else 'none'} of {len(found)} tasks"
+    name = TASKS.get(first.task, first.task)
+    head = f"{beats}; on {name} it reaches {first.helene.mean:.1f} %, MeZO {first.mezo.mean:.1f} %"
+    said = f"{headline(found)} {against_controls(found)}".strip()
+    front: dict[str, Any] = {"headline": head, "says": said}
+    if rows:
+        caption = f"{name}, {_model(rows)}: test accuracy, best first. Seconds and GiB are those of training. {ROWS}"
+        front["table"] = {"headers": list(_RANKED), "rows": ranked(rows), "caption": caption}
+    return front

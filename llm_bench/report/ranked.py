@@ -1,0 +1,152 @@
+"""One ranked table a task: measured rows only, the best first, each with its interval, seeds and cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from helene.lab import pages
+from llm_bench.protocol.execute import CellRecords
+from llm_bench.protocol.plan import Cell
+from llm_bench.report.cell_numbers import Numbers
+from llm_bench.report.compare import CONTROLS, TASKS, duels
+from llm_bench.report.labels import anchor, label
+
+Table = Mapping[Cell, tuple[CellRecords, Numbers | None]]
+HEADERS = ("method", "test, %", "95 % interval", "seeds", "seconds", "seconds to target", "GiB")
+ROWS = "ʳ: no seed changes the result, so that the interval is that of the test rows' sampling."
+CAPTION = (
+    "Test metric at the best dev step, mean over seeds, best first. Seconds are those of training, evaluation left "
+    f"out. GiB: the most that steps held on the card. {ROWS}"
+)
+
+
+def measured(table: Table) -> dict[Cell, Numbers]:
+    """The cells with a test metric."""
+    return {cell: found for cell, (_, found) in table.items() if found is not None}
+
+
+def ranked_sections(table: Table) -> list[pages.Section]:
+    """A section per task: who leads, and the table."""
+    out: list[pages.Section] = []
+    for kind, task in dict.fromkeys((c.kind, c.task) for c in measured(table)):
+        here = {c: value for c, value in table.items() if (c.kind, c.task) == (kind, task)}
+        title = f"{TASKS.get(task, task)} ({kind}): {model_of(here)}"
+        said = [pages.paragraph(f"{duel.sentence}.") for duel in duels(measured(here))]
+        body: list[Markup | str] = [
+            *said,
+            pages.table(HEADERS, ranked_rows(here), caption="" if out else CAPTION, numeric=(1, 4, 5, 6)),
+        ]
+        out.append(pages.Section(title, [*body, *_unmeasured(here)], anchor=f"ranked-{kind}-{task}"))
+    return out
+
+
+def ranked_rows(table: Table) -> list[list[Any]]:
+    """Rows of one task, the best first; its number is bold."""
+    found = sorted(measured(table).items(), key=lambda item: -item[1].mean)
+    return [_row(cell, table[cell][0], numbers, index == 0) for index, (cell, numbers) in enumerate(found)]
+
+
+def _row(cell: Cell, what: CellRecords, found: Numbers, best: bool) -> list[Any]:
+    name = Markup('<a href="#{}">{}</a>').format(anchor(cell), label(cell.method, cell.tuning))
+    mean = Markup("<strong>{}</strong>" if best else "{}").format(f"{found.mean:.1f}")
+    if cell.method in CONTROLS:
+        return [name, mean, interval_of(found), seeds_of(what, found), None, None, None]
+    return [
+        name,
+        mean,
+        interval_of(found),
+        seeds_of(what, found),
+        seconds_of(found.training_seconds),
+        "no target" if found.seconds is None else seconds_of(found.seconds),
+        None if found.bytes is None else f"{found.bytes / 2**30:.2f}",
+    ]
+
+
+def interval_of(found: Numbers) -> str | None:
+    """The shown interval; marked where it is over test rows."""
+    ends = found.shown_interval
+    return None if ends is None else pages.interval(*ends) + ("ʳ" if found.over_rows else "")
+
+
+def seconds_of(value: float | None) -> str | None:
+    """Seconds for people; a miss is named."""
+    return None if value is None else "not reached" if math.isinf(value) else pages.number(value)
+
+
+def seeds_of(what: CellRecords, found: Numbers) -> Markup | str:
+    """How many seeds there are; what is half finished or failed is marked."""
+    there, lost = len(found.values), len(what.tests) - len(found.values)
+    marks = []
+    if lost or what.failed:
+        marks.append(pages.badge("failed", f"{lost + len(what.failed)} of {what.wanted} failed"))
+    if what.left > len(what.failed):
+        marks.append(pages.badge("incomplete", f"{there} of {what.wanted}: half finished"))
+    return Markup(" ").join(marks) if marks else str(there)
+
+
+def model_of(table: Table) -> str:
+    """The models of the test runs with their sizes."""
+    sizes: dict[str, int | None] = {}
+    for record in (record for what, _ in table.values() for record in what.tests):
+        name = model_name(record.config)
+        sizes[name] = sizes.get(name) or (record.result.get("parameters") or {}).get("all")
+    return "; ".join(f"{name}, {size / 1e6:.0f} million parameters" if size else name for name, size in sizes.items())
+
+
+_BY_FINGERPRINT = {"cf470565": "Gemma 3 270M"}  # committed rows call it by the short name of their command line
+
+
+def model_name(config: Mapping[str, Any]) -> str:
+    """The model's own name where its weights are known, else what the run called it."""
+    return _BY_FINGERPRINT.get(str(config.get("fingerprint"))[:8], config["model"])
+
+
+def _unmeasured(table: Table) -> Sequence[Markup]:
+    """Cells with runs but without a number, and why."""
+    lines = [
+        Markup("<li>{}: {}</li>").format(label(cell.method, cell.tuning), why_not(what))
+        for cell, (what, found) in table.items()
+        if found is None and (what.tried or what.tests or what.failed)
+    ]
+    return (
+        [pages.paragraph("Without a number yet:"), Markup("<ul>{}</ul>").format(Markup("").join(lines))]
+        if lines
+        else []
+    )
+
+
+def why_not(what: CellRecords) -> str:
+    """Why a cell has no number."""
+    if what.failed:
+        last = what.failed[-1].result
+        return f"{len(what.failed)} runs failed: {last.get('message') or last.get('status')}"
+    if what.tests:
+        ended = {str(record.result["status"]).replace("_", " ") for record in what.tests}
+        return f"every seed ended without a test metric ({', '.join(sorted(ended))})"
+    return "not tested yet" if what.left else "no step size ended well"
+
+
+def shared_data(table: Table) -> str:
+    """What the seeds of a page's trained rows share; empty where they share nothing."""
+    shared = []
+    for kind in dict.fromkeys(cell.kind for cell in table):
+        runs = [
+            r.config
+            for c, (what, _) in table.items()
+            if c.kind == kind and c.method not in CONTROLS
+            for r in what.tests
+        ]
+        by_task = {c["task"] for c in runs}
+        once = all(len({c["data_seed"] for c in runs if c["task"] == task}) == 1 for task in by_task)
+        if runs and once and len({c["seed"] for c in runs}) > 1:
+            shared.append(kind)
+    if not shared:
+        return ""
+    return (
+        f"Seeds of {' and '.join(shared)} runs change the directions z only: training rows, dev rows and their order "
+        "are the same, so that intervals leave out the choice of the data."
+    )
