@@ -239,6 +239,7 @@ def _toml(value: Any) -> str:
 def _checked(name: str, value: Any, hint: Any) -> Any:
     allowed = _types(hint)
     if isinstance(value, int) and not isinstance(value, bool) and float in allowed:
+        numeric.whole(abs(value), name, 0, 10**300, "a float holds no larger one")
         return float(value)
     if isinstance(value, bool) and bool not in allowed:
         allowed = ()
