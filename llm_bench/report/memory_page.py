@@ -60,12 +60,26 @@ def _answer(records: Sequence[Record]) -> str:
     full = sum(r.result["status"] == "out_of_memory" for r in records)
     broken = sum(r.result["status"] == "error" for r in records)
     within = sum(off <= LIMIT for off, _ in measured)
+    where = ", ".join(record.config[name] for name in ("name", "model", "batch"))
     return (
-        f"{len(measured)} peaks were measured on one {record.config['device']}, {within} within {LIMIT:.0%} of what "
-        f"was predicted; the furthest is {worst:.1%} off ({record.config['name']}, {record.config['model']}, "
-        f"{record.config['batch']}). {full} do not fit the card."
+        f"{_both(records)}{len(measured)} peaks were measured on one {record.config['device']}, {within} within "
+        f"{LIMIT:.0%} of what was predicted; the furthest is {worst:.1%} off ({where}). {full} do not fit the card."
         + (f" {broken} ended with an error." if broken else "")
     )
+
+
+def _both(records: Sequence[Record]) -> str:
+    """HELENE's bytes against MeZO's, of the first model and batch that have both."""
+    peaks: dict[tuple[str, str], dict[str, int]] = {}
+    for r in records:
+        if r.result["peak_bytes"]:
+            peaks.setdefault((r.config["model"], r.config["batch"]), {})[r.config["name"]] = r.result["peak_bytes"]
+    for (model, batch), found in peaks.items():
+        state = {name.partition(", ")[2]: peak for name, peak in found.items() if name.startswith("HELENE, ")}
+        if "MeZO" in found and state:
+            helene = ", ".join(f"{peak / 1e9:.1f} GB with {name}" for name, peak in state.items())
+            return f"{model}, batches of {batch}: MeZO takes {found['MeZO'] / 1e9:.1f} GB, HELENE {helene}. "
+    return ""
 
 
 _COLUMNS = ("record", "name", "model", "batch", "device", "status", "peak_bytes", "predicted_bytes")

@@ -14,7 +14,7 @@ from scipy import stats
 import llm_bench
 from helene import cli as helene_cli
 from helene.lab.store import Record, Store
-from llm_bench.cli import committed_pages
+from llm_bench.cli import actions, committed_pages
 from llm_bench.protocol.execute import Bench, CellRecords
 from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.plan import choose
@@ -157,6 +157,13 @@ def test_cells_that_cannot_be_run_say_so_and_failed_runs_say_why():
     failed = {MEZO: (CellRecords(None, (), 3, 3, failed=(error,)), None)}
     assert "1 runs failed: OSError: no weights" in shown(tables.table_section(BENCH, failed, TABLES["2"]))
     assert "OSError: no weights" in shown(details.cells_section(failed, ""))
+
+
+def test_a_sweep_whose_runs_all_failed_exits_with_1_and_says_why(capsys):
+    error = Record.of("x", judged(0, 0.6).config, {"status": "error", "message": "OSError: no weights"})
+    assert actions._all_failed([error, error]) == 1
+    assert "all 2 runs failed: OSError: no weights" in capsys.readouterr().err
+    assert actions._all_failed([error, judged(0, 0.6)]) == actions._all_failed([]) == 0
 
 
 def test_main_pages_are_the_same_whatever_was_drawn_last(tmp_path):
