@@ -33,8 +33,8 @@ class Base(Layered):
 
     Args:
         params: What `torch.optim.Optimizer` takes: parameters, ``model.named_parameters()``, or groups of either. A
-            group is a layer, its "layer" entry the name. With names, z depends on a parameter's name; without, on its
-            position.
+            group is a layer, its "layer" entry the name. With names, z depends on a parameter's name in the plain
+            model (prefixes of torch.compile, DDP and the like are left out); without, on its position.
         hyper: The method's own hyper-parameters; ``lr`` may be a function of the step (the first is 1), which groups
             with an lr of their own do not follow.
         options: Keyword arguments, whose defaults are those of `PROBING`, `Storage` and `DEFAULTS`: ``weight_decay``;
@@ -63,8 +63,9 @@ class Base(Layered):
             The loss, detached, on its device; no forward is made for it alone.
 
         Raises:
-            ValueError: If there is no closure, or it returns no scalar or calls backward, a hyper-parameter has left
-                its range, or the source needs a ``curvature_closure`` and there is none.
+            ValueError: If there is no closure, or it returns no scalar, calls backward or draws random numbers (looked
+                at in the first step and some later ones), a hyper-parameter has left its range, or the source needs a
+                ``curvature_closure`` and there is none.
             RuntimeError: If the optimizer is in a step already.
             FloatingPointError: If a loss or a slope is not finite; parameters and state are then unchanged.
         """

@@ -220,17 +220,17 @@ def estimate(arguments: argparse.Namespace) -> int:
         runs += [r for c in here for r in test_runs(bench.preset, c, name, bench.device, 1.0)]
         runs = [bench.with_settings(run) for run in runs]
         without = {task for task in bench.preset.tasks[kind] if not _has_rows(kind, task, runs, bench.env)}
-        found = expect(
+        expected = expect(
             [run for run in runs if run.task not in without],
             sizes,
             records,
             lambda c: predict_run(c, bench.env.source(c.model)).total,
             lambda c: counted(c, bench.env),
         )
-        total += found.seconds
+        total += expected.seconds
         print(
-            f"{kind}, {name}: {found.runs} runs, {readable_seconds(found.seconds)} ({found.source} speed), "
-            f"{found.bytes / 2**30:.1f} GiB at most"
+            f"{kind}, {name}: {expected.runs} runs, {readable_seconds(expected.seconds)} ({expected.source} speed), "
+            f"{expected.bytes / 2**30:.1f} GiB at most"
         )
     print(f"in all {readable_seconds(total)} one after the other, loading and evaluation included")
     return 0
@@ -273,23 +273,25 @@ def profile(arguments: argparse.Namespace) -> int:
     from llm_bench.cost import step_profile
     from llm_bench.models.loading import check_device
 
-    found: dict[str, Any]
+    profiles: dict[str, Any]
     if arguments.json is not None:
         check_apart(arguments.json, getattr(arguments, "config", None))
     if arguments.shape:
         check_device(arguments.device)
         dtype = "bfloat16" if given.device_kind(arguments) == "cuda" else "float32"
         place = (dtype, arguments.device, arguments.steps)
-        found = {m: step_profile.shape_profile(arguments.shape, arguments.batch, m, *place) for m in arguments.method}
-        for method, profiled in found.items():
+        profiles = {
+            m: step_profile.shape_profile(arguments.shape, arguments.batch, m, *place) for m in arguments.method
+        }
+        for method, profiled in profiles.items():
             print(f"{arguments.shape}, {arguments.batch}, {method}\n{step_profile.shown(profiled)}\n")
     else:
         if not arguments.model or arguments.data is None:
             raise ValueError("profile looks at a run's step: give it --model and --data, or --shape")
-        found = step_profile.run_profile(*given.run(arguments), arguments.steps)
-        print(step_profile.shown(found))
+        profiles = step_profile.run_profile(*given.run(arguments), arguments.steps)
+        print(step_profile.shown(profiles))
     if arguments.json is not None:
-        write_text(arguments.json, json.dumps({"provenance": provenance(), **found}, indent=1))
+        write_text(arguments.json, json.dumps({"provenance": provenance(), **profiles}, indent=1))
     return 0
 
 

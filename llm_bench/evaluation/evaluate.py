@@ -200,11 +200,11 @@ def prepared(
         for row in chunk:
             counts[list(row.options)] = [len(option) for option in row.encoded.options]
             places += row.options
-    found = Prepared(tuple(examples), made, np.array(places, np.int64), counts, first)
-    _prepared[key] = found
+    kept = Prepared(tuple(examples), made, np.array(places, np.int64), counts, first)
+    _prepared[key] = kept
     if len(_prepared) > _KEPT:
         _prepared.popitem(last=False)
-    return found
+    return kept
 
 
 def forget() -> None:

@@ -65,16 +65,16 @@ def plain_scores(model: LanguageModel, examples: Sequence[Encoded]) -> tuple[lis
     A forward is a chain of about as many roundings as it has modules, each moves the logits by a share of their spread;
     two forwards differ by four standard deviations of that at most.
     """
-    found, spread = [], 0.0
+    scores, spread = [], 0.0
     with transformers_attention(model.module), torch.inference_mode():
         for example in examples:
             row = torch.tensor([example.rows[0]], device=model.device)
             logits = _logits(model, row)[0].double()
             spread = max(spread, logits.std(dim=-1).max().item())
             likelihoods = logits.log_softmax(dim=-1).cpu()
-            found.append(np.array([_sum(likelihoods, example, option) for option in example.options]))
+            scores.append(np.array([_sum(likelihoods, example, option) for option in example.options]))
     chain = sum(1 for module in model.module.modules() if not list(module.children()))
-    return found, NEGLIGIBLE + 4.0 * _rounding(model.module) * math.sqrt(2.0 * chain) * spread
+    return scores, NEGLIGIBLE + 4.0 * _rounding(model.module) * math.sqrt(2.0 * chain) * spread
 
 
 def _logits(model: LanguageModel, row: Tensor) -> Tensor:

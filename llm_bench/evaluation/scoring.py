@@ -46,8 +46,8 @@ def token_log_likelihoods(module: Any, batch: Batch) -> Tensor:
     logits = site_logits(module, batch)
     normaliser = logits.logsumexp(dim=-1)
     sites = batch["option_sites"]
-    found = logits[sites, batch["option_tokens"]] - normaliser[sites]
-    return found * batch["option_mask"]
+    likelihoods = logits[sites, batch["option_tokens"]] - normaliser[sites]
+    return likelihoods * batch["option_mask"]
 
 
 def option_scores(module: Any, batch: Batch) -> Tensor:

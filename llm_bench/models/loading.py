@@ -275,9 +275,9 @@ def _check_architecture(config: Any, kind: Kind, source: Any) -> None:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
     names = config.architectures or []
-    said = {k for k, heads in _HEADS.items() if any(name.endswith(heads) for name in names)}
+    named = {k for k, heads in _HEADS.items() if any(name.endswith(heads) for name in names)}
     known = type(config) in (MODEL_FOR_CAUSAL_LM_MAPPING if kind == "causal" else MODEL_FOR_MASKED_LM_MAPPING)
-    if not known or (said and kind not in said):
+    if not known or (named and kind not in named):
         usual = {"causal": "OPT, Llama, Gemma, GPT-2", "masked": "RoBERTa, BERT"}[kind]
         raise ValueError(
             f"{source} is a {' or '.join(names) or config.model_type}, which is no {kind} language model; "

@@ -103,6 +103,8 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float | None
     """Student's interval for the mean over seeds; it knows nothing of the test set's own sampling error."""
     if len(values) < 2:
         return None, None
+    if max(values) - min(values) < 1e-9:  # equal but for the rounding of percents
+        return values[0], values[0]
     from scipy.stats import t
 
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))

@@ -89,15 +89,15 @@ def resolved(config: RunConfig, env: Environment) -> RunConfig:
         raise ValueError(f"the run is for device {config.device!r}, this machine's is {env.device!r}; set device")
     split = (config.kind, config.task, config.data_seed, config.k, config.num_train, config.num_dev, config.num_test)
     source = env.source(config.model)
-    found: dict[str, Any] = {
+    here: dict[str, Any] = {
         "fingerprint": _model_fingerprint(source, identities(source)),
         "rows": _rows_fingerprint(env.data, *split),
     }
-    for name, value in found.items():
+    for name, value in here.items():
         asked = getattr(config, name)
         if asked and asked != value:
-            what = "model" if name == "fingerprint" else f"rows of {config.task}"
+            noun = "model" if name == "fingerprint" else f"rows of {config.task}"
             raise ValueError(
-                f"the run was made with {what} {asked}, those here are {value}; drop {name} to run it anew"
+                f"the run was made with {noun} {asked}, those here are {value}; drop {name} to run it anew"
             )
-    return dataclasses.replace(config, **found)
+    return dataclasses.replace(config, **here)

@@ -22,7 +22,7 @@ MAY_USE = {
     "estimators": {"report"},
     "figures": {"simulation", "report", "estimators"},
     "measure": {"design", "simulation", "run"},
-    "cli": {"design", "run", "report", "figures", "measure"},
+    "cli": {"design", "run", "analysis", "report", "figures", "measure"},
 }
 
 
