@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from helene.files import read_text
 from helene.methods import ENTRIES
 
 SIMULATOR_VERSION = 2  # raise it when the same config gives another result
@@ -184,7 +185,7 @@ def seeds(d: int) -> dict[str, list[int]]:
 
 def _own(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(read_text(path))
     except (OSError, ValueError) as err:  # ValueError also of an integer of thousands of digits
         raise ValueError(f"cannot read the preset {path}: {err}") from err
 

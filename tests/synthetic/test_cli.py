@@ -171,3 +171,10 @@ def test_a_disk_that_fills_up_keeps_what_is_finished(tiny, tmp_path):
     assert full.returncode == 2, full.stderr
     assert "free some space" in full.stderr.splitlines()[-1]
     assert 0 < len(records(tmp_path)) < 40
+
+
+def test_a_preset_may_begin_with_a_byte_order_mark(tiny):
+    from synthetic.design import load
+
+    tiny.write_text(TINY, encoding="utf-8-sig")
+    assert load(str(tiny), "1").title == "tiny"
