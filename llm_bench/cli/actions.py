@@ -40,7 +40,9 @@ def sweep(arguments: argparse.Namespace) -> int:
     from llm_bench.protocol.plan import cells
 
     bench = given.bench(arguments)
-    return _all_failed(_execute(arguments, bench, cells(bench.preset)))
+    wanted = [cell for cell in cells(bench.preset) if cell.kind in bench.models]
+    given.check_asked(arguments, wanted, "the sweep")
+    return _all_failed(_execute(arguments, bench, wanted))
 
 
 def _execute(arguments: argparse.Namespace, bench: Any, wanted: Any) -> Any:
@@ -70,10 +72,14 @@ def table(arguments: argparse.Namespace) -> int:
     from llm_bench.protocol.plan import cells, cells_of_table
     from llm_bench.report import details, figures, ranked, tables
 
-    if arguments.which == "memory":
+    memory = arguments.which == "memory"
+    given.refuse(arguments, ("methods", "tasks", "tunings") if memory else ("shapes", "batches"), arguments.which)
+    if memory:
         return _memory(arguments)
     bench, paper = given.bench(arguments), TABLES[arguments.which]
-    records = _execute(arguments, bench, cells_of_table(bench.preset, paper))
+    wanted = [cell for cell in cells_of_table(bench.preset, paper) if cell.kind in bench.models]
+    given.check_asked(arguments, wanted, f"table {arguments.which}")
+    records = _execute(arguments, bench, wanted)
     made = tables.collect(bench, [c for c in cells(bench.preset) if (c.kind, c.task) in paper.columns], records)
     command = given.command(arguments, "table")
     sections = [
