@@ -95,7 +95,7 @@ def test_mezo_learns_from_chance_to_well_above_it(tmp_path_factory, toy_data):
     from llm_bench.runs.natural_step import denominator
     from llm_bench.runs.run import run
 
-    folder = tiny_model(Recipe("causal", steps=400), tmp_path_factory.mktemp("cache"))
+    folder = tiny_model(Recipe("causal", steps=300), tmp_path_factory.mktemp("cache"))
     env = environment(toy_data, models={"tiny": str(folder)}, pretrained=False)
     shared = {"model": "tiny", "kind": "causal", "task": "sst2", "num_train": 256, "num_dev": 50, "num_test": 200}
 
