@@ -25,14 +25,14 @@ report: $(STAMP) ## measure the scaling laws on this machine, draw the committed
 test: $(STAMP) ## everything: lint, types, unit tests, the ledger of claims, the docs' examples
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@$(MAKE) --no-print-directory --output-sync=target -j2 $(SUITES:%=pytest/%) types
+	@$(MAKE) --no-print-directory --output-sync=target -j2 types $(SUITES:%=pytest/%)
 
 types: $(STAMP)
 	$(BIN)/mypy
 
 # A process each, two at a time, the longest first. The tests of the ledger use what its claims came to.
-SUITES := tests/llm ledger-and-tests tests/synthetic tests/optimizers tests/kernels tests/lab tests/core \
-	$(filter-out %/optimizers %/llm %/synthetic %/lab %/theory %/kernels %/core %/__pycache__, $(wildcard tests/*))
+SUITES := tests/llm ledger-and-tests tests/synthetic tests/optimizers tests/kernels tests/lab tests/paths tests/core \
+	$(filter-out %/optimizers %/llm %/synthetic %/lab %/theory %/kernels %/paths %/core %/__pycache__, $(wildcard tests/*))
 
 pytest/ledger-and-tests: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q theory tests/theory
