@@ -76,6 +76,11 @@ class Vectors(nn.Module):
         return self.loss(self.a.double(), self.b.double()) * self.frozen.prod()
 
 
+def one(dtype=torch.float32):
+    """A parameter of three ones."""
+    return nn.Parameter(torch.ones(3, dtype=dtype))
+
+
 def _bowl(a, b):
     k = torch.tensor([0.5, 1.0, 1.5, 2.0], dtype=torch.float64)
     return ((a - 1) ** 2 @ k + ((b - 1) ** 2).sum()) / 2
