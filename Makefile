@@ -46,7 +46,7 @@ kills: $(STAMP) ## 50 SIGKILLs of a sweep, then Ctrl-C at every line of a step: 
 	$(BIN)/python -m tests.lab.kills --kills 50
 	HELENE_DEEP=1 $(BIN)/pytest -q tests/core/test_interrupts.py
 
-DEEP := tests/core/test_interrupts.py tests/llm/test_memory.py tests/synthetic/control_theory
+DEEP := tests/core/test_interrupts.py tests/llm/test_memory.py tests/llm/test_plain_forward.py tests/synthetic/control_theory
 deep: $(STAMP) ## what make test does in part, whole
 	HELENE_DEEP=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q $(DEEP)
 

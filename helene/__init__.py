@@ -44,7 +44,7 @@ _HOMES = {
     "Trajectory": "helene.trajectory",
     "layer_groups": "helene.layers",
     "microbatches": "helene.closures",
-    **{entry.cls: f"helene.optimizers.{entry.module}" for entry in ENTRIES},
+    **{entry.cls: "helene.optimizers" for entry in ENTRIES},
 }
 __all__ = [*_HOMES]
 

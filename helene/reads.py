@@ -95,27 +95,26 @@ class DrawWatch:
     """
 
     def __init__(self, closure: Callable[[], Any], devices: Iterable[torch.device]) -> None:
-        self._closure, self._devices = closure, sorted({str(d) for d in devices if d.type == "cuda"})
+        self._closure, self._devices = closure, list(dict.fromkeys(devices))
         self._after: list[Tensor] | None = None
 
     def __call__(self) -> Any:
         """The closure's loss; raises ValueError if its draws go on where those of the call before have ended."""
-        before = self._states()
+        before = random_states(self._devices)
         loss = self._closure()
-        after = self._states()
+        after = random_states(self._devices)
         if self._after is not None and _equal(self._after, before) and not _equal(before, after):
-            raise ValueError(DRAWS)
+            raise ValueError(f"{DRAWS}, or seed torch's generator in the closure")
         self._after = after
         return loss
 
-    def _states(self) -> list[Tensor]:
-        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._devices)]
+
+DRAWS = "the loss draws random numbers, so L⁺ − L⁻ would mostly be their noise; turn dropout off (model.eval())"
 
 
-DRAWS = (
-    "the loss draws random numbers, so L⁺ − L⁻ would mostly be their noise; turn dropout off (model.eval()), or seed "
-    "torch's generator in the closure"
-)
+def random_states(devices: Iterable[torch.device]) -> list[Tensor]:
+    """Those of torch's generators: the CPU's, and of the devices that have one each."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices if device.type == "cuda")]
 
 
 def _equal(states: list[Tensor], others: list[Tensor]) -> bool:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -14,6 +13,8 @@ from pathlib import Path
 from statistics import fmean
 
 from helene.files import write_text
+from helene.lab.records import read_jsonl
+from llm_bench.report.compare import TASKS
 
 ROOT = Path(__file__).parents[1]
 ROWS, README = ROOT / "llm_bench" / "records" / "rows", ROOT / "README.md"
@@ -30,10 +31,6 @@ COLUMNS = {
     "icl": "in context",
 }
 BOTH = ("mezo", "helene")
-TASKS = {
-    **{"sst2": "SST-2", "sst5": "SST-5", "trec": "TREC", "mnli": "MNLI", "snli": "SNLI", "rte": "RTE", "cb": "CB"},
-    **{"wic": "WiC", "wsc": "WSC", "copa": "COPA", "boolq": "BoolQ", "squad": "SQuAD", "record": "ReCoRD"},
-}
 MODELS = {"gemma": "Gemma", "MiniLM-L6 with an MLM head trained here": "MiniLM-L6"}
 
 
@@ -75,9 +72,7 @@ def rows() -> list[Row]:
     """Of every file with an untrained model's result, causal models first."""
     found = []
     for path in sorted(ROWS.glob("*.jsonl"), key=lambda path: (path.stem.split("-")[1:], path.stem)):
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        runs = [line for line in lines if "config" in line and line["config"]["role"] == "test"]
-        tests = [(run["config"], run["result"]["test"]) for run in runs if run["result"].get("test")]
+        tests = [(run.config, run.result["test"]) for run in read_jsonl(path) if run.result.get("test")]
         results: dict[str, list[float]] = {}
         for config, test in sorted(tests, key=lambda one: (one[0]["seed"], one[0]["data_seed"])):
             results.setdefault(config["method"], []).append(test["metric"])

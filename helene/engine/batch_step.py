@@ -20,7 +20,7 @@ from helene.engine.schedule import Call, Changed, Schedule, schedule_of, trace
 from helene.engine.updates import Updates
 from helene.optimizers.resolution import COARSE
 from helene.probe import one_number
-from helene.reads import reads_none
+from helene.reads import DRAWS, random_states, reads_none
 
 _ATTEMPTS = 3  # schedules until a forward is taken for unpredictable
 _UNPREDICTABLE = (
@@ -103,7 +103,7 @@ class BatchStep:
             ValueError: If a parameter cannot be perturbed, or the loss is no scalar or draws random numbers.
         """
         for _ in range(_ATTEMPTS):
-            before, written = _random_states(self.shared.device), _versions(self.static.leaves)
+            before, written = random_states([self.shared.device]), _versions(self.static.leaves)
             losses = self._attempt()
             if losses is None:
                 continue
@@ -221,7 +221,7 @@ class BatchStep:
         return self._copies
 
     def _trace(self) -> list[Call]:
-        shared, before = self.shared, _random_states(self.shared.device)
+        shared, before = self.shared, random_states([self.shared.device])
         calls = trace(shared.model, shared.targets, self._run, self._has_rows)
         _check_random(before, shared.device)
         return calls
@@ -243,17 +243,8 @@ def scalar(loss: Any) -> Tensor:
 
 
 def _check_random(before: list[Tensor], device: torch.device) -> None:
-    if any(not torch.equal(a, b) for a, b in zip(before, _random_states(device), strict=True)):
-        raise ValueError(
-            "the loss draws random numbers, so L⁺ − L⁻ would mostly be their noise; turn dropout off (model.eval())"
-        )
-
-
-def _random_states(device: torch.device) -> list[Tensor]:
-    states = [torch.get_rng_state()]
-    if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
-    return states
+    if any(not torch.equal(a, b) for a, b in zip(before, random_states([device]), strict=True)):
+        raise ValueError(DRAWS)
 
 
 def _versions(leaves: list[Any]) -> list[int]:

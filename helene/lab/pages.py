@@ -212,6 +212,12 @@ def table(
     return Markup("\n").join(parts)
 
 
+def best_bold(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """The rows of a table with cells ``{"best": text}``, as a summary's JSON has them, in bold."""
+    bold = Markup("<strong>{}</strong>")
+    return [[bold.format(cell["best"]) if isinstance(cell, Mapping) else cell for cell in row] for row in rows]
+
+
 def _plain(head: Markup | str) -> str:
     return head.striptags() if isinstance(head, Markup) else head
 
@@ -281,9 +287,10 @@ def interval(low: float, high: float) -> str:
 def write_index(out: Path) -> Path:
     """(Re)build ``out/index.html`` from the parts' ``summary.json`` and return its path.
 
-    A part's summary may have a ``front``: ``headline`` and ``says`` (a sentence), ``table`` (headers, rows, caption; a
-    cell ``{"best": text}`` stands out) and ``picture`` (file, caption). Parts not made yet are listed with the command
-    that makes them. A summary that cannot be read is listed as such: it does not keep the others off the page.
+    A part's summary may have a ``front``: ``headline`` and ``says`` (a sentence), ``picture`` (file, caption) and
+    ``table`` (headers, rows, caption and numeric, as for :func:`table`; a cell ``{"best": text}`` stands out). Parts
+    not made yet are listed with the command that makes them. A summary that cannot be read is listed as such: it does
+    not keep the others off the page.
 
     Raises:
         ValueError: If the page cannot be written.
@@ -315,9 +322,4 @@ def _front_picture(out: Path, part: Part) -> Markup | None:
 
 
 def _front_table(given: Mapping[str, Any]) -> Markup:
-    rows = [
-        [Markup("<strong>{}</strong>").format(c["best"]) if isinstance(c, Mapping) else c for c in row]
-        for row in given["rows"]
-    ]
-    numeric = (1, *range(4, len(given["headers"])))  # test, then costs; between them the interval and the seeds
-    return table(given["headers"], rows, caption=given["caption"], numeric=numeric)
+    return table(given["headers"], best_bold(given["rows"]), caption=given["caption"], numeric=given.get("numeric"))

@@ -224,8 +224,8 @@ class Store:
                         "INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?)",
                         (experiment, key, config, result, origin),
                     )
-                    sum = seal(experiment, key, config, result, provenance)
-                    db.execute("INSERT OR REPLACE INTO seal VALUES (?, ?, ?)", (experiment, key, sum))
+                    checksum = seal(experiment, key, config, result, provenance)
+                    db.execute("INSERT OR REPLACE INTO seal VALUES (?, ?, ?)", (experiment, key, checksum))
                 db.execute("COMMIT")
             except BaseException:
                 if db.in_transaction:

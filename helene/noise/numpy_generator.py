@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -38,29 +39,33 @@ def integers(
     """
     check_key(seed, step, draw, parameter, start + count)
     first, last = blocks(start, count)
-    out = np.empty((last - first, 4), np.uint32)
-    work = _workspace(last - first)
-    c1, c2, c3 = np.array(counter_words(step, draw, parameter), np.uint64)[:, None]
-    for lo in range(first, last, _CHUNK):
-        hi = min(lo + _CHUNK, last)
-        for column, packed in enumerate(_philox(np.arange(lo, hi, dtype=np.uint64), c1, c2, c3, seed, rounds, work)):
+    out, work = np.empty((last - first, 4), np.uint32), _workspace(last - first)
+    for rows, *pairs in _chunks(seed, step, draw, parameter, first, last, rounds, work):
+        for column, packed in enumerate(pairs):
             halves = packed.view(np.uint32)
-            out[lo - first : hi - first, 2 * column] = halves[_HIGH::2]
-            out[lo - first : hi - first, 2 * column + 1] = halves[1 - _HIGH :: 2]
+            out[rows, 2 * column] = halves[_HIGH::2]
+            out[rows, 2 * column + 1] = halves[1 - _HIGH :: 2]
     return out.reshape(-1)[start - 4 * first :][:count]
 
 
 def normal(seed: int, step: int, draw: int, parameter: int, start: int, count: int) -> np.ndarray:
     """`helene.noise.normal` as an array; the key is taken as it is."""
     first, last = blocks(start, count)
-    out = np.empty((last - first, 4), np.float32)
-    work = _workspace(last - first)
+    out, work = np.empty((last - first, 4), np.float32), _workspace(last - first)
+    for rows, a, b in _chunks(seed, step, draw, parameter, first, last, ROUNDS, work):
+        _box_muller(a, b, out[rows], work)
+    return out.reshape(-1)[start - 4 * first :][:count]
+
+
+def _chunks(
+    seed: int, step: int, draw: int, parameter: int, first: int, last: int, rounds: int, work: _Workspace
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Chunk by chunk of the blocks [first, last): their rows in the result, and the words that `_philox` packs."""
     c1, c2, c3 = np.array(counter_words(step, draw, parameter), np.uint64)[:, None]
     for lo in range(first, last, _CHUNK):
         hi = min(lo + _CHUNK, last)
-        a, b = _philox(np.arange(lo, hi, dtype=np.uint64), c1, c2, c3, seed, ROUNDS, work)
-        _box_muller(a, b, out[lo - first : hi - first], work)
-    return out.reshape(-1)[start - 4 * first :][:count]
+        a, b = _philox(np.arange(lo, hi, dtype=np.uint64), c1, c2, c3, seed, rounds, work)
+        yield slice(lo - first, hi - first), a, b
 
 
 class _Workspace:

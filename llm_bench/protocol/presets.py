@@ -9,6 +9,7 @@ from typing import Any
 from helene.methods import compared
 from llm_bench.models.tuning import TUNINGS
 from llm_bench.runs import methods
+from llm_bench.runs.config import UNTRAINED
 from llm_bench.runs.natural_step import natural_step_size
 from llm_bench.runs.products import Products
 from llm_bench.tasks import get_task, task_names
@@ -131,7 +132,6 @@ class Preset:
 
 _DECADES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _ROWS = {"sst2": 64, "copa": 32, "rte": 160, "boolq": 256, "squad": 256}  # shorter ones would be more captured steps
-_UNTRAINED = ("zero-shot", "icl", "linear-probe", "bias-only")
 _ALL_TASKS: Mapping[Kind, tuple[str, ...]] = {"masked": task_names("masked")[:6], "causal": task_names("causal")[:9]}
 _TABLE_3 = tuple(entry.name for entry in compared("table 3") if entry.name not in ("mezo", "helene"))
 _PARTS = (  # the cheapest that tell most first, those whose steps cannot be captured last
@@ -165,7 +165,7 @@ PRESETS = {
         {"masked": ("sst2",), "causal": ("sst2", "copa")},
         ("mezo", "helene"),
         ("full",),
-        _UNTRAINED,
+        UNTRAINED,
         _DECADES,
         {"masked": 2000, "causal": 2000},
         20,
@@ -195,7 +195,7 @@ PRESETS = {
         {"masked": ("sst2",), "causal": ("sst2", "copa", "rte", "boolq", "squad")},
         ("mezo", "helene"),
         ("full",),
-        _UNTRAINED,
+        UNTRAINED,
         (0.3, 1.0, 3.0, 10.0),
         {"masked": 500, "causal": 500},
         5,
@@ -216,7 +216,7 @@ PRESETS = {
         {"causal": ("sst2", "wic", "wsc", "copa", "rte", "cb", "boolq", "squad"), "masked": task_names("masked")[:6]},
         ("mezo", "helene", "helene-corrected", "helene-backprop", "zo-sgd-mmt", "zo-adam", "ft-adam"),
         ("full",),
-        _UNTRAINED,
+        UNTRAINED,
         (0.25, 0.5, 1.0, 2.0),
         {"masked": 2000, "causal": 2000},
         20,
@@ -247,7 +247,7 @@ PRESETS = {
         _ALL_TASKS,
         ("mezo", "helene", "ft-adam", *_TABLE_3),
         TUNINGS,
-        _UNTRAINED,
+        UNTRAINED,
         _DECADES,
         {"masked": 100_000, "causal": 20_000},
         10,

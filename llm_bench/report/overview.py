@@ -13,13 +13,12 @@ from helene.lab.report_files import read_leaves
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers
 from llm_bench.report.compare import CONTROLS, TASKS, Duel, against_controls, duels, headline
-from llm_bench.report.ranked import ROWS, interval_of, seconds_of
+from llm_bench.report.ranked import HEADERS, NUMERIC, ROWS, gib_of, interval_of, seconds_of
 
 TITLE, COMMAND = "Fine-tuning language models", "helene llm pages"
 _FIRST = ("causal", "sst2")  # the task of the index page's table
 Row = Mapping[str, Any]
-_HEADERS = ("task", "model", "HELENE", "MeZO", "HELENE's lead", "best control", "untrained")
-_RANKED = ("method", "test, %", "95 % interval", "seeds", "seconds", "seconds to target", "GiB")
+_DUELS = ("task", "model", "HELENE", "MeZO", "HELENE's lead", "best control", "untrained")
 
 
 def write(out: Path) -> None:
@@ -36,9 +35,8 @@ def write(out: Path) -> None:
     sections = [pages.Section("HELENE against MeZO, task by task", [_duels_table(rows, found)])] if found else []
     for kind, task in dict.fromkeys((row["kind"], row["task"]) for row in front):
         title = f"{TASKS.get(task, task)} ({kind}): {_model(front)}"
-        sections.append(
-            pages.Section(title, [pages.table(_RANKED, _marked(ranked(front)), caption=ROWS, numeric=(1, 4, 5, 6))])
-        )
+        lines = pages.best_bold(ranked(front))
+        sections.append(pages.Section(title, [pages.table(HEADERS, lines, caption=ROWS, numeric=NUMERIC)]))
     leaves = [
         Markup('<li><a href="{}">{}</a>: {}</li>').format(leaf.link, leaf.title, _first_sentence(leaf.answer))
         for leaf in read_leaves(folder)
@@ -124,15 +122,9 @@ def ranked(rows: Sequence[Row]) -> list[list[Any]]:
         if row["method"] in CONTROLS:
             out.append([*head, None, None, None])
             continue
-        size = row["step_bytes"]
         times = [seconds_of(row["training_seconds"]), seconds_of(row["seconds_to_target"])]
-        out.append([*head, *times, None if size is None else f"{size / 2**30:.2f}"])
+        out.append([*head, *times, gib_of(row["step_bytes"])])
     return out
-
-
-def _marked(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    bold = Markup("<strong>{}</strong>")
-    return [[bold.format(c["best"]) if isinstance(c, Mapping) else c for c in row] for row in rows]
 
 
 def _duels_table(rows: Sequence[Row], found: Sequence[Duel]) -> Markup:
@@ -154,7 +146,7 @@ def _duels_table(rows: Sequence[Row], found: Sequence[Duel]) -> Markup:
         "Percent of test rows (SQuAD: F1), 95 % intervals. Bold: leads beyond noise, that is, the interval of the "
         "lead leaves out 0. The lead's interval counts seeds and the sampling of test rows."
     )
-    return pages.table(_HEADERS, lines, caption=caption)
+    return pages.table(_DUELS, lines, caption=caption)
 
 
 def _front(rows: Sequence[Row], found: Sequence[Duel]) -> dict[str, Any]:
@@ -168,5 +160,5 @@ def _front(rows: Sequence[Row], found: Sequence[Duel]) -> dict[str, Any]:
     front: dict[str, Any] = {"headline": head, "says": said}
     if rows:
         caption = f"{name}, {_model(rows)}: test accuracy, best first. Seconds and GiB are those of training. {ROWS}"
-        front["table"] = {"headers": list(_RANKED), "rows": ranked(rows), "caption": caption}
+        front["table"] = {"headers": HEADERS, "rows": ranked(rows), "caption": caption, "numeric": NUMERIC}
     return front

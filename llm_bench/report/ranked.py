@@ -17,6 +17,7 @@ from llm_bench.report.labels import anchor, label
 
 Table = Mapping[Cell, tuple[CellRecords, Numbers | None]]
 HEADERS = ("method", "test, %", "95 % interval", "seeds", "seconds", "seconds to target", "GiB")
+NUMERIC = (1, 4, 5, 6)  # of these columns
 ROWS = "ʳ: no seed changes the result, so that the interval is that of the test rows' sampling."
 CAPTION = (
     "Test metric at the best dev step, mean over seeds, best first. Seconds are those of training, evaluation left "
@@ -38,7 +39,7 @@ def ranked_sections(table: Table) -> list[pages.Section]:
         said = [pages.paragraph(f"{duel.sentence}.") for duel in duels(measured(here))]
         body: list[Markup | str] = [
             *said,
-            pages.table(HEADERS, ranked_rows(here), caption="" if out else CAPTION, numeric=(1, 4, 5, 6)),
+            pages.table(HEADERS, ranked_rows(here), caption="" if out else CAPTION, numeric=NUMERIC),
         ]
         out.append(pages.Section(title, [*body, *_unmeasured(here)], anchor=f"ranked-{kind}-{task}"))
     return out
@@ -62,7 +63,7 @@ def _row(cell: Cell, what: CellRecords, found: Numbers, best: bool) -> list[Any]
         seeds_of(what, found),
         seconds_of(found.training_seconds),
         "no target" if found.seconds is None else seconds_of(found.seconds),
-        None if found.bytes is None else f"{found.bytes / 2**30:.2f}",
+        gib_of(found.bytes),
     ]
 
 
@@ -75,6 +76,11 @@ def interval_of(found: Numbers) -> str | None:
 def seconds_of(value: float | None) -> str | None:
     """Seconds for people; a miss is named."""
     return None if value is None else "not reached" if math.isinf(value) else pages.number(value)
+
+
+def gib_of(size: float | None) -> str | None:
+    """Bytes for people."""
+    return None if size is None else f"{size / 2**30:.2f}"
 
 
 def seeds_of(what: CellRecords, found: Numbers) -> Markup | str:

@@ -14,8 +14,8 @@ from llm_bench.report.labels import label
 from llm_bench.report.ranked import Table, model_name, shared_data
 from llm_bench.report.tables import answer
 
-_ASKED = ("record", "kind", "task", "model", "method", "tuning", "lr", "seed", "data_seed")
-_RUNS = (*_ASKED, "status", "metric", "best_step", "training_seconds", "step_bytes")
+_ASKED = ("kind", "task", "model", "method", "tuning", "lr", "seed", "data_seed")
+_RUNS = ("record", *_ASKED, "status", "metric", "best_step", "training_seconds", "step_bytes")
 
 
 def render(
@@ -58,10 +58,9 @@ def write_leaf(out: Path, name: str, text: str, **summary: Any) -> Path:
 
 def _run(record: Any) -> list[Any]:
     config, result = record.config, record.result
-    names = ("kind", "task", "model", "method", "tuning", "lr", "seed", "data_seed")
     metric = (result.get("test") or {}).get("metric")
     more = [result.get("best_step"), result.get("training_seconds"), (result.get("peak_bytes") or {}).get("step")]
-    return [record.key, *(config.get(name) for name in names), result["status"], metric, *more]
+    return [record.key, *(config.get(name) for name in _ASKED), result["status"], metric, *more]
 
 
 def plain(table: Table) -> list[dict[str, Any]]:

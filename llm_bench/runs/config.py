@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import tomllib
 import types
 import typing
@@ -239,7 +240,8 @@ def _toml(value: Any) -> str:
 def _checked(name: str, value: Any, hint: Any) -> Any:
     allowed = _types(hint)
     if isinstance(value, int) and not isinstance(value, bool) and float in allowed:
-        numeric.whole(abs(value), name, 0, 10**300, "a float holds no larger one")
+        if abs(value) > sys.float_info.max:
+            raise ValueError(f"{name} must be at most {sys.float_info.max:.3g} in size, got {value!r}")
         return float(value)
     if isinstance(value, bool) and bool not in allowed:
         allowed = ()

@@ -50,7 +50,7 @@ def test_a_config_survives_toml_and_dicts(tmp_path):
         ({"engine": 1}, "engine must be bool, got 1"),
         ({"steps": True}, "steps must be int, got True"),
         ({"lr": 0}, "lr must be positive, got 0"),
-        ({"lr": 10**400}, "lr must be below"),
+        ({"lr": 10**400}, "lr must be at most"),
         ({"lr": math.inf}, "lr must be a finite number"),
         ({"target": math.nan}, "target is a dev metric"),
         ({"seed": 2**70}, "seed must be below"),
