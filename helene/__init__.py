@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any
 from helene.methods import ENTRIES
 
 if TYPE_CHECKING:
-    from helene.closures import microbatches as microbatches
-    from helene.floors import MeanFloor as MeanFloor
-    from helene.floors import QuantileFloor as QuantileFloor
-    from helene.floors import RadiusFloor as RadiusFloor
-    from helene.layers import layer_groups as layer_groups
+    from helene.evaluation.closures import microbatches as microbatches
+    from helene.inputs.layers import layer_groups as layer_groups
     from helene.optimizers.adam import Adam as Adam
     from helene.optimizers.adam import AdamW as AdamW
     from helene.optimizers.adam import ZOAdam as ZOAdam
@@ -32,18 +29,21 @@ if TYPE_CHECKING:
     from helene.optimizers.sign import ZOSign as ZOSign
     from helene.optimizers.sophia import SophiaG as SophiaG
     from helene.optimizers.sophia import ZOSophia as ZOSophia
-    from helene.trajectory import Trajectory as Trajectory
+    from helene.rules.floors import MeanFloor as MeanFloor
+    from helene.rules.floors import QuantileFloor as QuantileFloor
+    from helene.rules.floors import RadiusFloor as RadiusFloor
+    from helene.steps.trajectory import Trajectory as Trajectory
 
 __version__ = "0.1.0"
 
 # Loaded at first use: the command line, drawing and pages live in this package and do without torch.
 _HOMES = {
-    "MeanFloor": "helene.floors",
-    "QuantileFloor": "helene.floors",
-    "RadiusFloor": "helene.floors",
-    "Trajectory": "helene.trajectory",
-    "layer_groups": "helene.layers",
-    "microbatches": "helene.closures",
+    "MeanFloor": "helene.rules.floors",
+    "QuantileFloor": "helene.rules.floors",
+    "RadiusFloor": "helene.rules.floors",
+    "Trajectory": "helene.steps.trajectory",
+    "layer_groups": "helene.inputs.layers",
+    "microbatches": "helene.evaluation.closures",
     **{entry.cls: "helene.optimizers" for entry in ENTRIES},
 }
 __all__ = [*_HOMES]

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from helene import extras
+from helene.inputs import extras
 from helene.lab.commands import Help, add_command
 
 GROUP = "helene.commands"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.files import check_apart, write_text
+from helene.inputs.files import check_apart, write_text
 
 RECORDS = Path(__file__).parent / "records"
 COMMAND = "python -m llm_bench.claims"

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from helene.files import read_text
+from helene.inputs.files import read_text
 from helene.methods import ENTRIES
 
 SIMULATOR_VERSION = 2  # raise it when the same config gives another result

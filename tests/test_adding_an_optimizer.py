@@ -14,9 +14,9 @@ import torch
 
 import helene
 from helene.methods import ENTRIES
-from helene.optimizers.base import Base
-from helene.optimizers.first import FirstOrder
-from helene.optimizers.zeroth import ZerothOrder
+from helene.steps.base import Base
+from helene.steps.first import FirstOrder
+from helene.steps.zeroth import ZerothOrder
 from tests.optimizers.contract_table import METHODS, quadratic
 
 ROOT = Path(__file__).parents[1]

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import helene
-from helene import precision
 from helene.lab import costs
+from helene.rules import precision
 from tests.optimizers.contract_table import METHODS
 
 ROOT = Path(__file__).parents[1]

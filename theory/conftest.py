@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from helene import extras
+from helene.inputs import extras
 
 try:
     from hypothesis import settings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from helene.files import write_whole
+from helene.inputs.files import write_whole
 from llm_bench.models.loading import DTYPES, quiet
 from llm_bench.models.saving import whole_folder
 

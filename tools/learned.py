@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from helene.files import write_text
+from helene.inputs.files import write_text
 from helene.lab.records import read_jsonl
 from llm_bench.report.compare import TASKS
 

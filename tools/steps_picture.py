@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from helene.files import write_text
+from helene.inputs.files import write_text
 from helene.lab import drawing
 
 ROOT = Path(__file__).parents[1]

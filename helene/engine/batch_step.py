@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helene.directions import Direction, Target
 from helene.engine.batches import Layout, Static
 from helene.engine.copies import Copies
 from helene.engine.graphs import Recorded, Repeated, capturing, give_up
@@ -18,9 +17,10 @@ from helene.engine.lanes import Worker
 from helene.engine.pair import Pair, Streams, check_independence
 from helene.engine.schedule import Call, Changed, Schedule, schedule_of, trace
 from helene.engine.updates import Updates
-from helene.optimizers.resolution import COARSE
-from helene.probe import one_number
-from helene.reads import DRAWS, random_states, reads_none
+from helene.evaluation.directions import Direction, Target
+from helene.evaluation.probe import one_number
+from helene.evaluation.reads import DRAWS, random_states, reads_none
+from helene.steps.resolution import COARSE
 
 _ATTEMPTS = 3  # schedules until a forward is taken for unpredictable
 _UNPREDICTABLE = (

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from helene.directions import write_perturbed
 from helene.engine.schedule import Schedule, Unit
+from helene.evaluation.directions import write_perturbed
 from helene.kernels.tiles import Piece, Tiles, tables_of
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from helene.engine.ranks import Ranks
 from helene.engine.schedule import UNIT_BYTES, Schedule
 from helene.engine.steps import Steps
 from helene.engine.updates import Updates
-from helene.optimizers.zeroth import ZerothOrder
-from helene.plan import StepPlan
+from helene.steps.plan import StepPlan
+from helene.steps.zeroth import ZerothOrder
 
 Loss = Callable[[nn.Module, Any], Any]
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from helene.engine.schedule import Call, Changed, LookupMode, Schedule
-from helene.reads import ReadWatch
-from helene.swap import CALLED_ELSEWHERE
-from helene.undo import Undo
+from helene.evaluation.reads import ReadWatch
+from helene.evaluation.swap import CALLED_ELSEWHERE
+from helene.evaluation.undo import Undo
 
 _current = threading.local()
 

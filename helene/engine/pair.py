@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from helene.directions import Target
 from helene.engine.copies import Copies
 from helene.engine.lanes import Lane, Worker, hook
 from helene.engine.schedule import Changed
-from helene.reads import ReadWatch
-from helene.undo import Undo
+from helene.evaluation.directions import Target
+from helene.evaluation.reads import ReadWatch
+from helene.evaluation.undo import Undo
 
 Stream = torch.cuda.Stream | None
 Event = torch.cuda.Event | None

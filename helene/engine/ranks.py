@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from helene.directions import Target
+from helene.evaluation.directions import Target
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CHUNK = 1 << 24

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from helene.curvature import NONE
-from helene.directions import Target
+from helene.evaluation.curvature import NONE
+from helene.evaluation.directions import Target
+from helene.evaluation.probe import is_compiled
 from helene.kernels import backend
-from helene.optimizers.measurement import Pairs
-from helene.plan import Probing, StepPlan
-from helene.probe import is_compiled
 from helene.rules import CurvatureRule
+from helene.steps.measurement import Pairs
+from helene.steps.plan import Probing, StepPlan
 
 
 def not_one_pair(plan: StepPlan) -> str:

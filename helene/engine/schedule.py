@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from helene.directions import Target
-from helene.undo import Undo
+from helene.evaluation.directions import Target
+from helene.evaluation.undo import Undo
 
 ALIGNMENT = 256  # bytes between copies
 UNIT_BYTES = 36 << 20  # consecutive modules are copied together up to this; one of OPT-1.3B's attention blocks fits

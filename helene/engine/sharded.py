@@ -16,16 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from helene.curvature import NONE
-from helene.directions import Direction, Target, write_perturbed
 from helene.engine.ranks import Ranks
-from helene.optimizers.measurement import Pairs
-from helene.optimizers.zeroth import ZerothOrder
-from helene.plan import Probing, StepPlan
-from helene.probe import Closure, Probe, scalar_loss
+from helene.evaluation.curvature import NONE
+from helene.evaluation.directions import Direction, Target, write_perturbed
+from helene.evaluation.probe import Closure, Probe, scalar_loss
+from helene.evaluation.swap import Scratch
+from helene.evaluation.undo import Undo
 from helene.rules import CurvatureRule, HeleneRule
-from helene.swap import Scratch
-from helene.undo import Undo
+from helene.steps.measurement import Pairs
+from helene.steps.plan import Probing, StepPlan
+from helene.steps.zeroth import ZerothOrder
 
 
 def sharded(cls: type[ZerothOrder], model: nn.Module, group: Any = None, **options: Any) -> Any:

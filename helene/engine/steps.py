@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from helene import functional
-from helene.directions import Direction
 from helene.engine.batch_step import BatchStep, Shared
 from helene.engine.batches import Layout
 from helene.engine.ranks import Ranks
 from helene.engine.watch import ModelWatch, OptimizerWatch
-from helene.optimizers.measurement import Measured
-from helene.optimizers.zeroth import ZerothOrder
-from helene.plan import Probing, StepPlan
-from helene.probe import scalar_loss, strangers
-from helene.reads import BufferWatch
-from helene.undo import deferred_interrupts
+from helene.evaluation.directions import Direction
+from helene.evaluation.probe import scalar_loss, strangers
+from helene.evaluation.reads import BufferWatch
+from helene.evaluation.undo import deferred_interrupts
+from helene.steps.measurement import Measured
+from helene.steps.plan import Probing, StepPlan
+from helene.steps.zeroth import ZerothOrder
 
 
 class Made(NamedTuple):

@@ -12,8 +12,8 @@ from torch import Tensor
 from helene import functional
 from helene.kernels import methods
 from helene.kernels.tiles import Tiles
-from helene.optimizers.zeroth import ZerothOrder
-from helene.plan import Probing, StepPlan
+from helene.steps.plan import Probing, StepPlan
+from helene.steps.zeroth import ZerothOrder
 
 _SLOTS = 64  # steps that may be under way before the host waits for the oldest
 HISTORY = 1024  # slopes kept on the device

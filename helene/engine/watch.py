@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helene.optimizers.zeroth import ZerothOrder
-from helene.plan import StepPlan
+from helene.steps.plan import StepPlan
+from helene.steps.zeroth import ZerothOrder
 
 _ADAPTERS = ("merged_adapters", "_active_adapter", "_disable_adapters", "scaling")  # of peft's layers
 

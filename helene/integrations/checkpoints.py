@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helene import extras, floors, numeric
+from helene.inputs import extras, numeric
+from helene.rules import floors
 
 try:
     from safetensors import SafetensorError, safe_open
@@ -21,10 +22,10 @@ try:
 except ModuleNotFoundError as err:
     raise extras.needed_by("checkpoints", err) from err
 
-from helene.curvature import Source, named
-from helene.files import write_whole
-from helene.names import canonical_names
-from helene.optimizers.base import Base
+from helene.evaluation.curvature import Source, named
+from helene.inputs.files import write_whole
+from helene.inputs.names import canonical_names
+from helene.steps.base import Base
 
 FORMAT = "helene-checkpoint/1"
 

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helene import extras
+from helene.inputs import extras
 
 try:
     from transformers import Trainer
 except ModuleNotFoundError as err:
     raise extras.needed_by("HeleneTrainer", err) from err
 
-from helene.layers import layer_groups
+from helene.inputs.layers import layer_groups
 from helene.optimizers import MeZO
-from helene.optimizers.base import Base
-from helene.optimizers.zeroth import ZerothOrder
+from helene.steps.base import Base
+from helene.steps.zeroth import ZerothOrder
 
 
 class HeleneTrainer(Trainer):

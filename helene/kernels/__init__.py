@@ -1,7 +1,7 @@
 r"""Fused kernels for noise, perturbed copies and updates, and the choice between them and plain torch.
 
-`helene.directions` and `helene.optimizers.base` ask here first and do the work themselves where there is no kernel for
-it; `helene.noise` asks `backend`. Nothing here imports Triton before a tensor needs it.
+`helene.evaluation.directions` and `helene.steps.base` ask here first and do the work themselves where there is no
+kernel for it; `helene.noise` asks `backend`. Nothing here imports Triton before a tensor needs it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from helene.evaluation.undo import deferred_interrupts
 from helene.kernels.backend import VARIABLE, Backend, backend
-from helene.undo import deferred_interrupts
 
 if TYPE_CHECKING:
-    from helene.plan import StepPlan
+    from helene.steps.plan import StepPlan
 
 __all__ = ["Backend", "Launches", "backend", "can_update", "write_perturbed"]
 
@@ -36,13 +36,13 @@ def write_perturbed(
         outs: Of the parameters' shapes and dtypes.
         thetas: The parameters.
         ids: Of the parameters in `helene.noise`.
-        direction: A `helene.directions.Direction` of normals; others are not handled.
+        direction: A `helene.evaluation.directions.Direction` of normals; others are not handled.
         radius: What z is multiplied by.
 
     Returns:
         Which of them are left to be written.
     """
-    from helene.directions import Direction
+    from helene.evaluation.directions import Direction
 
     everything = list(range(len(thetas)))
     if not isinstance(direction, Direction) or direction.signs:
@@ -75,7 +75,7 @@ def can_update(optimizer: Any, plan: StepPlan) -> bool:
 
 
 class Launches:
-    """The update of a step for which `can_update` holds, along slope · z; see `helene.optimizers.chunkwise.Moves`.
+    """The update of a step for which `can_update` holds, along slope · z; see `helene.steps.chunkwise.Moves`.
 
     Parameters and state come out as by that loop, given equal z. A launch can be neither repeated nor undone, so Ctrl-C
     waits for the last of them.

@@ -19,7 +19,7 @@ from helene.kernels import perturb as kernels
 from helene.kernels import update as updates
 from helene.kernels.tiles import NUM_FIELDS, TILE, Piece, Tiles
 from helene.noise.keys import MASK, blocks
-from helene.plan import StepPlan
+from helene.steps.plan import StepPlan
 
 ROUNDS = noise.ROUNDS
 FAST = os.environ.get("TRITON_INTERPRET") != "1"  # see helene.kernels.philox

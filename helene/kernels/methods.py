@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from helene import functional
-from helene.directions import Target
+from helene.evaluation.directions import Target
 from helene.kernels.tiles import Piece, Tiles, tables_of
-from helene.plan import StepPlan
 from helene.rules import (
     AdamRule,
     AdamWRule,
@@ -27,6 +26,7 @@ from helene.rules import (
     SGDRule,
     SignRule,
 )
+from helene.steps.plan import StepPlan
 
 SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN = range(7)  # what the kernel computes
 NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)  # how a state is stored

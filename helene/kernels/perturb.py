@@ -2,7 +2,7 @@ r"""Triton kernels that draw: z alone, perturbed copies of many parameters, pert
 
 Everything that changes from step to step is in device memory, so that a captured graph can be replayed: ``control``
 (int64: seed, step, draw) and ``values`` (float32: eps, ...). Arithmetic is that of
-`helene.directions.write_perturbed`: one fused multiply-add in float32, one rounding.
+`helene.evaluation.directions.write_perturbed`: one fused multiply-add in float32, one rounding.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from helene.noise.keys import MASK
 
-TILE, STATE_TILE = 2048, 1024  # elements a program, without and with state; multiples of `helene.precision.BLOCK`
+TILE, STATE_TILE = 2048, 1024  # elements a program, without and with state; multiples of `helene.rules.precision.BLOCK`
 NUM_FIELDS = 12  # columns of a row: theta, out, first tile, numel, id low, id high, group, and five of state
 
 
@@ -42,7 +42,7 @@ class Tiles:
 
     Args:
         pieces: The parameters, all of one dtype and device, contiguous.
-        tile: Elements a program, a multiple of `helene.precision.BLOCK`; by default what was fastest on an H100.
+        tile: Elements a program, a multiple of `helene.rules.precision.BLOCK`; by default what was fastest on an H100.
 
     Raises:
         ValueError: If there is none, dtypes or devices differ, or one is not contiguous.

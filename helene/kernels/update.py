@@ -2,9 +2,9 @@ r"""The fused update in Triton: z regenerated, theta and state read and written 
 
 The methods mirror `helene.rules` operation by operation; the launch turns contraction into fused multiply-adds off, so
 that equal g give equal bits but for the GPU's division and root, which are good to two units in the last place (their
-exact forms take half of the registers). State is stored as `helene.storage` does: float32, bfloat16 or 8 bits with a
-scale for each `helene.precision.BLOCK` elements, the narrow ones rounded stochastically with words from the same
-generator.
+exact forms take half of the registers). State is stored as `helene.rules.storage` does: float32, bfloat16 or 8 bits
+with a scale for each `helene.rules.precision.BLOCK` elements, the narrow ones rounded stochastically with words from
+the same generator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIGNED, _UNSIGNED = tl.constexpr(methods.SIGNED), tl.constexpr(methods.UNSIGNED
 _SGD, _SGD_PLAIN = tl.constexpr(methods.SGD), tl.constexpr(methods.SGD_PLAIN)  # the second without weight decay
 _HELENE, _MOMENTUM = tl.constexpr(methods.HELENE), tl.constexpr(methods.MOMENTUM)
 _SIGN, _ADAM, _LION = tl.constexpr(methods.SIGN), tl.constexpr(methods.ADAM), tl.constexpr(methods.LION)
-_ROWS = tl.constexpr(64)  # rows of four that share a scale: helene.precision.BLOCK / 4
+_ROWS = tl.constexpr(64)  # rows of four that share a scale: helene.rules.precision.BLOCK / 4
 
 
 @triton.jit
@@ -32,7 +32,7 @@ def _four_words(block, c1, c3, step, k0, k1, ROUNDS: tl.constexpr):
 
 @triton.jit
 def _round_bfloat16(x, random):
-    """`helene.precision.round_stochastically`; the result is exact in bfloat16."""
+    """`helene.rules.precision.round_stochastically`; the result is exact in bfloat16."""
     bits = x.to(tl.int32, bitcast=True) + (random >> 16).to(tl.int32)
     return (bits & -65536).to(tl.float32, bitcast=True)
 
@@ -69,7 +69,7 @@ def _level(code, UNSIGNED_CODE: tl.constexpr):
 
 @triton.jit
 def _encode(x, random, inside, KIND: tl.constexpr):
-    """`helene.precision.encode`: codes as float32, and each row's scale, shape (rows, 1)."""
+    """`helene.rules.precision.encode`: codes as float32, and each row's scale, shape (rows, 1)."""
     size: tl.constexpr = x.shape[0]
     magnitude = tl.where(inside, tl.abs(x), 0.0)
     blocks = tl.reshape(tl.max(magnitude, axis=1), [size // _ROWS, _ROWS])

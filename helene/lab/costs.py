@@ -20,9 +20,9 @@ from torch.autograd import profiler
 
 import helene
 from helene import noise
-from helene.optimizers.base import Base
-from helene.optimizers.first import FirstOrder
-from helene.optimizers.zeroth import ZerothOrder
+from helene.steps.base import Base
+from helene.steps.first import FirstOrder
+from helene.steps.zeroth import ZerothOrder
 
 WORKSPACE_BYTES = 10 << 20  # bound on what chunks and the noise need, whatever the model
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from helene.files import write_text
+from helene.inputs.files import write_text
 from helene.lab import canonical
 
 EXPORT_LIMIT_BYTES = 1 << 20

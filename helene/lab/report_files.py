@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from helene import files
+from helene.inputs import files
 from helene.lab import canonical
 
 
@@ -65,7 +65,7 @@ _NOT_MADE = "Not made yet; the command below makes it."
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> Path:
-    """`helene.files.write_whole`, the folder made where it is missing; returns the path.
+    """`helene.inputs.files.write_whole`, the folder made where it is missing; returns the path.
 
     Raises:
         ValueError: If it cannot be written; the message says where, why and what to do.

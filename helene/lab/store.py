@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from helene.files import check_apart
+from helene.inputs.files import check_apart
 from helene.lab import canonical
 from helene.lab.lock import FileLock, LockHeldError
 from helene.lab.records import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
-from helene.optimizers.base import LearningRate, Options
-from helene.optimizers.first import FirstOrder
-from helene.optimizers.zeroth import Directions, ZerothOrder
 from helene.rules import AdamRule, AdamWRule, Rule
+from helene.steps.base import LearningRate, Options
+from helene.steps.first import FirstOrder
+from helene.steps.zeroth import Directions, ZerothOrder
 
 
 class ZOAdam(ZerothOrder):
@@ -63,7 +63,7 @@ class Adam(FirstOrder):
         beta1: EMA of g, in [0, 1).
         beta2: EMA of g², in [0, 1).
         denominator_eps: Added to the denominator, >= 0.
-        options: See `helene.optimizers.base.Base`.
+        options: See `helene.steps.base.Base`.
     """
 
     RULE: ClassVar[type[Rule]] = AdamRule

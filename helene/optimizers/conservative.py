@@ -9,12 +9,12 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from helene.optimizers.base import LearningRate
-from helene.optimizers.measurement import Chunk, Measured, Pairs
-from helene.optimizers.zeroth import Directions, ZerothOrder
-from helene.plan import Probing, StepPlan
-from helene.probe import Closure
+from helene.evaluation.probe import Closure
 from helene.rules import DecayLastRule
+from helene.steps.base import LearningRate
+from helene.steps.measurement import Chunk, Measured, Pairs
+from helene.steps.plan import Probing, StepPlan
+from helene.steps.zeroth import Directions, ZerothOrder
 
 
 class BestOfThree(Pairs):

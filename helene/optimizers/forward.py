@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from helene.directions import Direction, Target, chunks, compute_dtype
-from helene.optimizers.base import LearningRate, Options
-from helene.optimizers.measurement import Measured, Measurement
-from helene.optimizers.zeroth import ZerothOrder
-from helene.plan import Directed, StepPlan
-from helene.probe import Closure, scalar_loss
+from helene.evaluation.directions import Direction, Target, chunks, compute_dtype
+from helene.evaluation.probe import Closure, scalar_loss
+from helene.evaluation.undo import Undo
 from helene.rules import SGDRule
-from helene.undo import Undo
+from helene.steps.base import LearningRate, Options
+from helene.steps.measurement import Measured, Measurement
+from helene.steps.plan import Directed, StepPlan
+from helene.steps.zeroth import ZerothOrder
 
 
 class ForwardGradOptions(Options, total=False):

@@ -9,13 +9,14 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import nn
 
-from helene import functional, numeric
-from helene.optimizers.base import LearningRate, Options
-from helene.optimizers.measurement import Measured, Measurement
-from helene.optimizers.zeroth import ZerothOrder
-from helene.plan import MAX_DIRECTIONS, Seeded, StepPlan
-from helene.probe import Closure
+from helene import functional
+from helene.evaluation.probe import Closure
+from helene.inputs import numeric
 from helene.rules import SGDRule
+from helene.steps.base import LearningRate, Options
+from helene.steps.measurement import Measured, Measurement
+from helene.steps.plan import MAX_DIRECTIONS, Seeded, StepPlan
+from helene.steps.zeroth import ZerothOrder
 
 
 class FZOOOptions(Options, total=False):
@@ -81,7 +82,7 @@ class FZOO(ZerothOrder):
         params: Parameters, named parameters or groups of either; a group is a layer.
         lr: Learning rate, a number or a function of the step (the first is 1).
         options: ``num_directions`` (N, >= 2), ``eps``, ``model``, see `ZerothOrder`, and those of
-            `helene.optimizers.base.Base`.
+            `helene.steps.base.Base`.
     """
 
     RULE = SGDRule

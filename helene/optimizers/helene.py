@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
-from helene import numeric
-from helene.curvature import Source
-from helene.floors import Floor
-from helene.optimizers.base import LearningRate
-from helene.optimizers.zeroth import Directions, ZerothOrder
+from helene.evaluation.curvature import Source
+from helene.inputs import numeric
 from helene.rules import HeleneRule, Rule
+from helene.rules.floors import Floor
+from helene.steps.base import LearningRate
+from helene.steps.zeroth import Directions, ZerothOrder
 
 
 class Helene(ZerothOrder):
@@ -25,8 +25,8 @@ class Helene(ZerothOrder):
         theta ← theta − lr · m / (gamma · max(h, floor) + denominator_eps)
 
     Cost of a step: 2 forwards, 3 draws of z, 3 passes over the parameters, and what the curvature source adds (table in
-    `helene.curvature`). State: m and h, two tensors of the parameters' size (float32; float64 for float64 parameters);
-    only m with ``curvature="none"``. Scratch memory as in `helene.probe.Probe`.
+    `helene.evaluation.curvature`). State: m and h, two tensors of the parameters' size (float32; float64 for float64
+    parameters); only m with ``curvature="none"``. Scratch memory as in `helene.evaluation.probe.Probe`.
 
     Where Algorithm 1 is ambiguous: the paper's condition t mod k = 1 never holds for k = 1, and h_{t−k} is undefined at
     t = 1; here the first estimate is made at t = 1 (``first_estimate``), then every k steps, and h on the right is the
@@ -46,12 +46,12 @@ class Helene(ZerothOrder):
         beta2: EMA of h, in [0, 1).
         interval: Steps between estimates of h (k), >= 1.
         gamma: Scale of the curvature in the denominator, > 0.
-        floor: λ_i, > 0: one number or rule of `helene.floors` for all layers, or one per layer. A group's own
+        floor: λ_i, > 0: one number or rule of `helene.rules.floors` for all layers, or one per layer. A group's own
             ``"floor"`` wins. A rule that looks at h costs one more draw of z, and h of a layer in memory, at the
             steps that estimate h.
         denominator_eps: Added to the denominator, >= 0.
-        curvature: A source of `helene.curvature`: "spsa", "spsa_own_batch", "backprop", "sampled_labels", "none", or an
-            object of your own.
+        curvature: A source of `helene.evaluation.curvature`: "spsa", "spsa_own_batch", "backprop", "sampled_labels",
+            "none", or an object of your own.
         bias_correction: Whether h is read as h / (1 − beta2ⁿ) after n estimates, which removes the pull of h_0 = 0; the
             paper does not.
         first_estimate: Step of the first estimate of h, >= 1. ``interval`` delays it as in a reading t mod k = 0.

@@ -9,15 +9,16 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from helene import functional, numeric
-from helene.curvature import Estimate
-from helene.directions import compute_dtype
-from helene.optimizers.base import LearningRate, Options
-from helene.optimizers.measurement import Chunk, Measured, Measurement
-from helene.optimizers.zeroth import ZerothOrder
-from helene.plan import Directed, StepPlan
-from helene.probe import Closure
+from helene import functional
+from helene.evaluation.curvature import Estimate
+from helene.evaluation.directions import compute_dtype
+from helene.evaluation.probe import Closure
+from helene.inputs import numeric
 from helene.rules import HiZOORule
+from helene.steps.base import LearningRate, Options
+from helene.steps.measurement import Chunk, Measured, Measurement
+from helene.steps.plan import Directed, StepPlan
+from helene.steps.zeroth import ZerothOrder
 
 
 class HiZOOOptions(Options, total=False):

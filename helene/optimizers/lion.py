@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from helene.optimizers.base import LearningRate, Options
-from helene.optimizers.first import FirstOrder
-from helene.optimizers.zeroth import Directions, ZerothOrder
 from helene.rules import LionRule
+from helene.steps.base import LearningRate, Options
+from helene.steps.first import FirstOrder
+from helene.steps.zeroth import Directions, ZerothOrder
 
 
 class ZOLion(ZerothOrder):
@@ -52,7 +52,7 @@ class Lion(FirstOrder):
         lr: Learning rate, a number or a function of the step (the first is 1).
         beta1: Weight of m in the step, in [0, 1).
         beta2: EMA of g, in [0, 1).
-        options: See `helene.optimizers.base.Base`.
+        options: See `helene.steps.base.Base`.
     """
 
     RULE = LionRule

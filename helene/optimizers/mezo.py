@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from helene.optimizers.base import LearningRate
-from helene.optimizers.zeroth import Directions, ZerothOrder
 from helene.rules import SGDRule
+from helene.steps.base import LearningRate
+from helene.steps.zeroth import Directions, ZerothOrder
 
 
 class MeZO(ZerothOrder):
@@ -16,7 +16,7 @@ class MeZO(ZerothOrder):
     theta ← theta − lr (c z + weight_decay · theta),  c = (L(theta + eps z) − L(theta − eps z)) / (2 eps),  z ~ N(0, I).
 
     Cost of a step: 2 forwards, 3 draws of z, 3 passes over the parameters; no state; scratch memory as in
-    `helene.probe.Probe` (one module's parameters with ``model``, else a copy of all).
+    `helene.evaluation.probe.Probe` (one module's parameters with ``model``, else a copy of all).
 
     Departures: theta is never walked to theta ± eps z, so nothing drifts; the defaults are those of the published
     settings for full fine-tuning (lr 1e-6, eps 1e-3).

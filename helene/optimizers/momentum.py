@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from helene.optimizers.base import LearningRate
-from helene.optimizers.zeroth import Directions, ZerothOrder
 from helene.rules import HeavyBallRule
+from helene.steps.base import LearningRate
+from helene.steps.zeroth import Directions, ZerothOrder
 
 
 class ZOMomentum(ZerothOrder):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from helene.optimizers.base import LearningRate
-from helene.optimizers.zeroth import Curvature, ZerothOrder
 from helene.rules import NewtonRule
+from helene.steps.base import LearningRate
+from helene.steps.zeroth import Curvature, ZerothOrder
 
 
 class ZONewton(ZerothOrder):

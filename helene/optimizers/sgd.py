@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from helene.optimizers.base import LearningRate, Options
-from helene.optimizers.first import FirstOrder
 from helene.rules import TorchSGDRule
+from helene.steps.base import LearningRate, Options
+from helene.steps.first import FirstOrder
 
 
 class SGD(FirstOrder):
@@ -20,7 +20,7 @@ class SGD(FirstOrder):
         params: Parameters, named parameters or groups of either; a group is a layer.
         lr: Learning rate, a number or a function of the step (the first is 1).
         momentum: In [0, 1).
-        options: See `helene.optimizers.base.Base`.
+        options: See `helene.steps.base.Base`.
     """
 
     RULE = TorchSGDRule

@@ -7,12 +7,12 @@ from typing import Any, Unpack
 
 import torch
 
-from helene.optimizers.base import LearningRate
-from helene.optimizers.measurement import Measured, Pairs
-from helene.optimizers.zeroth import Directions, ZerothOrder
-from helene.plan import Probing, StepPlan
-from helene.probe import Closure
+from helene.evaluation.probe import Closure
 from helene.rules import SGDRule, SignRule
+from helene.steps.base import LearningRate
+from helene.steps.measurement import Measured, Pairs
+from helene.steps.plan import Probing, StepPlan
+from helene.steps.zeroth import Directions, ZerothOrder
 
 
 class ZOSign(ZerothOrder):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
-from helene.optimizers.base import Base, LearningRate
-from helene.optimizers.first import FirstOrder
-from helene.optimizers.zeroth import Curvature, CurvatureOptions, ZerothOrder
 from helene.rules import SophiaRule
+from helene.steps.base import Base, LearningRate
+from helene.steps.first import FirstOrder
+from helene.steps.zeroth import Curvature, CurvatureOptions, ZerothOrder
 
 
 class _Clipped(Base):
@@ -18,7 +18,7 @@ class _Clipped(Base):
 
 
 class ZOSophia(_Clipped, ZerothOrder):
-    r"""Sophia (Liu et al. 2023, algorithm 3) on the SPSA gradient, h from a source of `helene.curvature`.
+    r"""Sophia (Liu et al. 2023, algorithm 3) on the SPSA gradient, h from a source of `helene.evaluation.curvature`.
 
         m ← beta1 m + (1 − beta1) g
         h ← beta2 h + (1 − beta2) ĥ            at t = first_estimate and every ``interval`` steps from there
@@ -71,7 +71,7 @@ class SophiaG(_Clipped, FirstOrder):
         clip: Bound on an element of the update in units of lr, > 0.
         denominator_eps: Least denominator, > 0.
         options: See `helene.rules.CurvatureRule` (sources "sampled_labels" and "backprop") and
-            `helene.optimizers.base.Base`.
+            `helene.steps.base.Base`.
     """
 
     RULE = SophiaRule

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from helene import functional, numeric
+from helene import functional
+from helene.inputs import numeric
 
 Scalar = float | Tensor  # a tensor where many runs move at once, one number each
 

@@ -9,10 +9,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from helene import functional, numeric
-from helene.curvature import NONE, SPSA, Source, source_of
-from helene.floors import Floor
+from helene import functional
+from helene.evaluation.curvature import NONE, SPSA, Source, source_of
+from helene.inputs import numeric
 from helene.rules.base import Rule, Scalar
+from helene.rules.floors import Floor
 
 CURVATURE = "curvature"  # the name of h among the states
 
@@ -43,7 +44,7 @@ class CurvatureRule(Rule):
     r"""h ← beta2 h + (1 − beta2) ĥ at t = first_estimate and every ``interval`` steps from there; h_0 = 0.
 
     Attributes:
-        curvature: Where ĥ comes from: a name or an object of `helene.curvature`.
+        curvature: Where ĥ comes from: a name or an object of `helene.evaluation.curvature`.
         batch_size: B of A-GNB, the number of examples in the minibatch; only the sources that use it need it.
         beta2: EMA of h, in [0, 1).
         interval: Steps between estimates (k), >= 1.
@@ -120,7 +121,7 @@ class HeleneRule(CurvatureRule):
         anneal_horizon: T of Anneal, in steps, > 0.
         beta1: Momentum, in [0, 1).
         gamma: Scale of the curvature in the denominator, > 0.
-        floor: λ_i, > 0, or a rule of `helene.floors` that is yet to be asked for it.
+        floor: λ_i, > 0, or a rule of `helene.rules.floors` that is yet to be asked for it.
         denominator_eps: Added to the denominator, >= 0.
     """
 

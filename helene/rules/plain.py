@@ -8,7 +8,8 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from helene import functional, numeric
+from helene import functional
+from helene.inputs import numeric
 from helene.rules.base import NoState, Rule, Scalar
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from helene.files import check_apart
+from helene.inputs.files import check_apart
 from llm_bench.cli import arguments as given
 
 _RUN = "llm/run"  # the experiment of runs that are made one by one
@@ -274,7 +274,7 @@ def profile(arguments: argparse.Namespace) -> int:
     """Print where a step's time goes."""
     import json
 
-    from helene.files import write_text
+    from helene.inputs.files import write_text
     from helene.lab.provenance import provenance
     from llm_bench.cost import step_profile
     from llm_bench.models.loading import check_device
@@ -321,7 +321,7 @@ def pages(arguments: argparse.Namespace) -> int:
 
 def sensitivity(arguments: argparse.Namespace) -> int:
     """Print the table of step sizes' sensitivity, or put it into a page."""
-    from helene.files import check_apart, write_text
+    from helene.inputs.files import check_apart, write_text
     from llm_bench.report.sensitivity import put_between_marks, table_of
 
     if arguments.write is not None:

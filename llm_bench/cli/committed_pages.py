@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from helene.cli import main as helene
-from helene.files import write_whole
+from helene.inputs.files import write_whole
 from helene.lab.records import Record
 from helene.lab.store import Store
 from llm_bench.protocol.execute import experiment

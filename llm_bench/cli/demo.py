@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from helene.files import write_folder, write_text
+from helene.inputs.files import write_folder, write_text
 from helene.lab import pages
 from helene.lab.executors import ProcessExecutor
 from helene.lab.store import Store

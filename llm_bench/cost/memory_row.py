@@ -67,7 +67,7 @@ def measure_row(row: MemoryRow, shape: str, batch: str) -> dict[str, Any]:
     import torch
 
     from helene.engine import Engine
-    from helene.optimizers.first import FirstOrder
+    from helene.steps.first import FirstOrder
     from llm_bench.models.shapes import language_loss
     from llm_bench.models.tuning import trained
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from helene.lab import provenance as origin
 from helene.lab.store import Record, Store, config_key
-from helene.trajectory import Trajectory
+from helene.steps.trajectory import Trajectory
 from llm_bench.data.stream import BatchStream
 from llm_bench.models.loading import check_device
 from llm_bench.runs import methods

@@ -155,8 +155,9 @@ def _host_account(step: Callable[[], Any], optimizer: Any, timers: HostTimers, s
 @contextmanager
 def _timed_parts(optimizer: Any, timers: HostTimers) -> Iterator[None]:
     """While active, draws, copies and updates are timed under their names."""
-    from helene import noise, swap
+    from helene import noise
     from helene.engine import copies
+    from helene.evaluation import swap
 
     places = [(noise, "normal", "noise"), (noise, "signs", "noise"), (noise, "words", "noise")]
     places += [(swap, "write_perturbed", "copies"), (copies, "write_perturbed", "copies")]

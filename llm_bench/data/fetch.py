@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from helene.files import write_whole
+from helene.inputs.files import write_whole
 from llm_bench.tasks.task import Task
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from helene.files import not_utf8, read_text
+from helene.inputs.files import not_utf8, read_text
 from llm_bench.tasks.task import Labels
 
 

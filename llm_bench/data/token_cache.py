@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from helene.files import write_text
+from helene.inputs.files import write_text
 from llm_bench.data import encode
 from llm_bench.data.encode import Encoded
 from llm_bench.models.fingerprint import cache_folder

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from helene.files import read_text
+from helene.inputs.files import read_text
 from llm_bench.data.encode import Encoded
 from llm_bench.evaluation.evaluate import score
 from llm_bench.evaluation.plain_forward import choose_side

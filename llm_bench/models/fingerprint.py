@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from helene.files import write_whole
+from helene.inputs.files import write_whole
 
 _WEIGHTS = (".safetensors", ".bin", ".index.json")
 _TOKENIZER = ("tokenizer", "vocab", "merges", "special_tokens", "added_tokens", "spiece", "sentencepiece")

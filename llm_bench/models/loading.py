@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from helene.files import read_text
+from helene.inputs.files import read_text
 from llm_bench.models import attention, positions
 from llm_bench.models.fingerprint import fingerprint as of_content
 from llm_bench.models.positions import Side

@@ -15,17 +15,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from helene import precision, storage
-from helene.directions import DEVICE_CHUNK, Target, compute_dtype
 from helene.engine.reasons import not_one_pair
 from helene.engine.schedule import Schedule, schedule_of, trace
+from helene.evaluation.directions import DEVICE_CHUNK, Target, compute_dtype
+from helene.evaluation.probe import held_by
+from helene.evaluation.swap import Scratch
 from helene.kernels.methods import Fused, fused
 from helene.kernels.tiles import TILE
-from helene.optimizers.base import Base
-from helene.optimizers.chunkwise import RoundingWatch
-from helene.optimizers.first import FirstOrder
-from helene.probe import held_by
-from helene.swap import Scratch
+from helene.rules import precision, storage
+from helene.steps.base import Base
+from helene.steps.chunkwise import RoundingWatch
+from helene.steps.first import FirstOrder
 from llm_bench.models.live_bytes import blocks, counting, fused_attention
 from llm_bench.models.tuning import trained
 
@@ -178,7 +178,7 @@ def _update_peak(like: Base, targets: list[Target]) -> int:
 
 
 def _stack_bytes(module: nn.Module, targets: list[Target], run: Callable[[], Any]) -> int:
-    """Scratch memory of `helene.probe.Probe`: copies of the modules that are nested at one time."""
+    """Scratch memory of `helene.evaluation.probe.Probe`: copies of the modules that are nested at one time."""
     top = peak = 0
     marks: list[int] = []
     handles = []

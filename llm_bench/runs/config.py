@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from helene import numeric
-from helene.files import read_text
+from helene.inputs import numeric
+from helene.inputs.files import read_text
 from llm_bench.models.loading import DTYPES
 from llm_bench.models.tuning import Tuning, TuningName
 from llm_bench.runs import methods

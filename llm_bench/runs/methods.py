@@ -80,14 +80,14 @@ def get_method(name: str) -> Method:
 
 def is_first_order(name: str) -> bool:
     """Whether the method needs gradients."""
-    from helene.optimizers.first import FirstOrder
+    from helene.steps.first import FirstOrder
 
     return issubclass(_class(get_method(name)), FirstOrder)
 
 
 def takes_eps(name: str) -> bool:
     """Whether the method probes at a radius."""
-    from helene.plan import names
+    from helene.steps.plan import names
 
     return "eps" in names(_class(get_method(name)).PROBING)
 
@@ -134,7 +134,7 @@ def build(name: str, module: nn.Module, hyper: Mapping[str, Any], *, seed: int, 
     Raises:
         ValueError: If a hyper-parameter is unknown or out of range.
     """
-    from helene.layers import layer_groups
+    from helene.inputs.layers import layer_groups
 
     method = get_method(name)
     arguments = {**method.fixed, **hyper}
@@ -169,12 +169,12 @@ def parse_floor(text: str) -> tuple[str, float]:
 
 
 def floor_rule(text: str) -> Any:
-    """The rule of `helene.floors` that the text names.
+    """The rule of `helene.rules.floors` that the text names.
 
     Raises:
         ValueError: As `parse_floor`, or if the number is out of its range.
     """
-    from helene import floors
+    from helene.rules import floors
 
     name, value = parse_floor(text)
     return getattr(floors, FLOORS[name])(value)

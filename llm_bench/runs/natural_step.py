@@ -81,7 +81,7 @@ def measure_slope(config: RunConfig, session: Session) -> dict[str, Any]:
         ``slope``: ``mean_square`` of c, ``dimension``, the median size of a layer, and ``batch_size``, the rows of a
         minibatch (a few-shot split may have fewer than asked for); ``forwards``; ``status``.
     """
-    from helene.trajectory import Trajectory
+    from helene.steps.trajectory import Trajectory
     from llm_bench.data.stream import BatchStream
     from llm_bench.runs.training.stepper import PlainStepper
 

@@ -6,10 +6,10 @@ import ast
 from pathlib import Path
 
 import helene
-from helene.optimizers import checks
-from helene.optimizers.layered import Layered
-from helene.plan import names
-from helene.storage import Storage
+from helene.rules.storage import Storage
+from helene.steps import checks
+from helene.steps.layered import Layered
+from helene.steps.plan import names
 
 METHODS = [getattr(helene, name) for name in helene.__all__]
 DECLARED = {

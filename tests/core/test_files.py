@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from helene.files import write_text, write_whole
+from helene.inputs.files import write_text, write_whole
 
 
 @pytest.mark.parametrize(

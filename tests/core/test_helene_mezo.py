@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import helene
 from helene import noise
-from helene.directions import Direction
+from helene.evaluation.directions import Direction
 from tests.core.small_problem import BATCH, problem
 
 
@@ -165,7 +165,7 @@ def test_sampled_labels_are_unbiased_for_the_gauss_newton_diagonal():
     exact = torch.cat([torch.einsum("bc,bi->ci", s, x**2).reshape(-1), s.sum(0)]) / BATCH
     draws = []
     for step in range(4000):
-        gradients, count = helene.curvature.sampled_label_gradient(lambda: model(x), params, 0, step)
+        gradients, count = helene.evaluation.curvature.sampled_label_gradient(lambda: model(x), params, 0, step)
         assert count == BATCH
         draws.append(torch.cat([g.reshape(-1) for g in gradients]) ** 2 * count)
     draws = torch.stack(draws).detach()

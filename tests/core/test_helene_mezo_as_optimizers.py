@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import helene
-from helene.directions import CHUNK
+from helene.evaluation.directions import CHUNK
 from tests.core.small_problem import BATCH, problem
 
 

@@ -20,8 +20,8 @@ import helene
 from helene import Trajectory
 from helene.engine import Engine
 from helene.engine.sharded import _InPlace
-from helene.swap import CALLED_ELSEWHERE
-from helene.undo import deferred_interrupts
+from helene.evaluation.swap import CALLED_ELSEWHERE
+from helene.evaluation.undo import deferred_interrupts
 from tests.core.interrupts import Lines, places
 
 X = torch.linspace(-1.0, 1.0, 12).view(4, 3)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from helene import MeZO, layer_groups
-from helene.probe import Direction, Probe, Target
+from helene.evaluation.probe import Direction, Probe, Target
 from tests.optimizers.contract_table import METHODS, Method
 
 

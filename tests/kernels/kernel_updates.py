@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from helene import kernels, noise, storage
-from helene.optimizers import chunkwise
+from helene import kernels, noise
+from helene.rules import storage
+from helene.steps import chunkwise
 
 
 def with_state(

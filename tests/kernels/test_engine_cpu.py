@@ -11,10 +11,10 @@ from engine_models import TiedModel, batch_of, loss
 from torch import Tensor, nn
 
 from helene import Helene, MeZO, ZOAdam, ZOConservative, ZONewton
-from helene.directions import Target
 from helene.engine import Engine
 from helene.engine.batches import Layout, pad_to_bucket
 from helene.engine.schedule import Call, make_schedule, trace
+from helene.evaluation.directions import Target
 
 RINGS: list[dict[str, Any]] = [
     {},

@@ -20,7 +20,7 @@ if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
 os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported, and for them alone
 
 from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, noise
-from helene.directions import Direction, Target, write_perturbed
+from helene.evaluation.directions import Direction, Target, write_perturbed
 from helene.kernels import launch, methods
 from helene.kernels.tiles import Piece, Tiles
 from helene.rules import SGDRule

@@ -15,7 +15,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from helene import cli, extras
+from helene import cli
+from helene.inputs import extras
 from helene.lab.store import Record, Store
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from helene import cli, files
+from helene import cli
+from helene.inputs import files
 from helene.lab import canonical, lock
 from helene.lab.drawing import Drawing
 from helene.lab.pages import write_index

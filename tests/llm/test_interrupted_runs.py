@@ -100,7 +100,7 @@ def test_two_sweeps_on_one_store_are_refused(tmp_path):
 
 
 def test_a_trajectory_is_kept_beside_the_store_and_replays(env, tmp_path):
-    from helene.trajectory import Trajectory
+    from helene.steps.trajectory import Trajectory
     from llm_bench.runs import methods
     from llm_bench.runs.training.checkpoint import weights
 
@@ -124,7 +124,7 @@ def test_a_trajectory_that_cannot_be_written_costs_no_result(env, tmp_path, monk
     def full(self, path):
         raise OSError("no space left")
 
-    monkeypatch.setattr("helene.trajectory.Trajectory.save", full)
+    monkeypatch.setattr("helene.steps.trajectory.Trajectory.save", full)
     found = result_of(opt(), env, work=str(tmp_path))
     assert found["message"] == f"{expected['message']}; its trajectory was not kept: no space left"
     assert found["trajectory_bytes"] is None

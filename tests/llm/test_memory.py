@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from helene import Helene, MeZO, precision
+from helene import Helene, MeZO
 from helene import cli as helene_cli
-from helene.directions import Target
+from helene.evaluation.directions import Target
 from helene.optimizers.adam import Adam
+from helene.rules import precision
 from llm_bench.cost import memory_row, memory_sweep
 from llm_bench.models import live_bytes, step_memory
 from llm_bench.models.shapes import build, language_loss, random_batch
@@ -255,7 +256,7 @@ def test_a_whole_gradient_step_is_that_of_the_cpu_allocator(shares: int, monkeyp
 
     The allocator's own blocks are 64 bytes, those counted 512: under 1 % here.
     """
-    from helene import directions
+    from helene.evaluation import directions
 
     monkeypatch.setattr(step_memory, "DEVICE_CHUNK", directions.CHUNK)
     torch.manual_seed(0)

@@ -87,7 +87,8 @@ def test_a_step_on_the_cpu_is_accounted_for(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_what_was_wrapped_is_put_back() -> None:
-    from helene import noise, swap
+    from helene import noise
+    from helene.evaluation import swap
 
     before = noise.normal, swap.write_perturbed
     with step_profile._timed_parts(type("Optimizer", (), {"apply": lambda self: None})(), HostTimers()):

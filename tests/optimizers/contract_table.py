@@ -13,9 +13,9 @@ from torch.nn import functional as F
 import helene
 from helene.lab.transformer import TinyTransformer, TransformerConfig
 from helene.methods import ENTRIES, Entry
-from helene.optimizers.base import Base
-from helene.optimizers.zeroth import ZerothOrder
-from helene.plan import names
+from helene.steps.base import Base
+from helene.steps.plan import names
+from helene.steps.zeroth import ZerothOrder
 
 
 class Method:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from helene import precision
+from helene.rules import precision
 from tests.optimizers.contract_table import DTYPES, METHODS, TARGETS, logistic, lora, quadratic, rosenbrock
 
 STEPS = 16

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import helene
-from helene.optimizers.statistics import expected_cosine
+from helene.steps.statistics import expected_cosine
 from tests.optimizers.contract_table import logistic, transformer
 
 

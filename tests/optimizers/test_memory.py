@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helene import precision
 from helene.lab import costs
+from helene.rules import precision
 
 CURVED = {"batch_size": 4}
 METHODS = [

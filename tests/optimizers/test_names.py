@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helene import MeZO, Trajectory, ZOAdam, layer_groups
+from helene.inputs.names import canonical
 from helene.integrations.checkpoints import load_checkpoint, save_checkpoint
-from helene.names import canonical
-from helene.optimizers.layered import Layered
+from helene.steps.layered import Layered
 
 X = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
 Y = (X.sum(1) > 0).long()

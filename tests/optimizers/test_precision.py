@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import helene
-from helene import noise, precision
+from helene import noise
+from helene.rules import precision
 
 DRAWS = 1 << 16
 BOUND = 6.5  # standard deviations; a two-sided false alarm of 8e-11

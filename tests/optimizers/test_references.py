@@ -17,7 +17,7 @@ from torch import nn
 
 import helene
 from helene import noise
-from helene.plan import names
+from helene.steps.plan import names
 from tests.optimizers.references import (
     BATCH,
     EPS,

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import helene
-from helene.curvature import NONE, Estimate, Source
-from helene.optimizers.layered import Layered
-from helene.plan import names
-from helene.storage import Storage
-from helene.trajectory import Trajectory
+from helene.evaluation.curvature import NONE, Estimate, Source
+from helene.rules.storage import Storage
+from helene.steps.layered import Layered
+from helene.steps.plan import names
+from helene.steps.trajectory import Trajectory
 
 D = 12
 CURVED = {"batch_size": 3, "interval": 2}

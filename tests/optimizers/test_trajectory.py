@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import helene
-from helene.trajectory import Trajectory
+from helene.steps.trajectory import Trajectory
 from tests.optimizers.contract_table import METHODS, lora, quadratic, transformer
 
 REPLAYABLE = [m for m in METHODS if m.zeroth_order]

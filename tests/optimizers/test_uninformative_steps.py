@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helene import MeZO
-from helene.optimizers.resolution import WINDOW
+from helene.steps.resolution import WINDOW
 from tests.optimizers.contract_table import METHODS
 
 PROBED = [method for method in METHODS if method.name in ("MeZO", "Helene", "HiZOO", "FZOO")]
@@ -103,7 +103,7 @@ def test_replaced_parameters_are_told_once() -> None:
 def test_a_flat_loss_is_looked_at_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking costs about a forward; it is asked at flat steps 1, 2, 4, 8."""
     looks: list[int] = []
-    monkeypatch.setattr("helene.probe.Probe.look_again", lambda self: looks.append(1))
+    monkeypatch.setattr("helene.evaluation.probe.Probe.look_again", lambda self: looks.append(1))
     p = nn.Parameter(torch.ones(3))
     optimizer = MeZO([p], 0.1)
     told(optimizer, lambda: (p.sum() > 0).float(), 15)

@@ -1,7 +1,7 @@
 r"""Whether a run agrees with plain torch's.
 
-To the bit where that is promised: with and without ``model=`` (`helene.probe`: a copy is exact), the engine on a CPU
-and replay (their docstrings). Elsewhere within a bound that is derived case by case:
+To the bit where that is promised: with and without ``model=`` (`helene.evaluation.probe`: a copy is exact), the engine
+on a CPU and replay (their docstrings). Elsewhere within a bound that is derived case by case:
 
 * Kernels draw normals that are off by 8 · 2^-24 max(1, |z|) (4e-6 with a fast cosine), and round products before they
   are added. Each moves c by as much as an error of 2^-20 of the loss would, since L is of the order of |∇L| here. So

@@ -11,7 +11,7 @@ from torch import nn
 
 import helene
 from helene.methods import ENTRIES
-from helene.optimizers.first import FirstOrder
+from helene.steps.first import FirstOrder
 from tests.paths import models
 
 STEPS = 12

@@ -15,8 +15,8 @@ from dataclasses import fields, replace
 from typing import Any
 from unittest.mock import patch
 
-from helene.optimizers.base import Base
-from helene.plan import StepPlan
+from helene.steps.base import Base
+from helene.steps.plan import StepPlan
 
 
 def without(plan: StepPlan, option: str, usual: dict[str, Any]) -> StepPlan:

@@ -13,8 +13,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from helene import Trajectory, precision
+from helene import Trajectory
 from helene.kernels.backend import VARIABLE
+from helene.rules import precision
 from tests.paths import models
 from tests.paths.cases import Case, Run, happen, make_model, make_optimizer
 from tests.paths.steps import RING, Attach, ByEngine, by_optimizer

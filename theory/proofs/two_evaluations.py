@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import helene
-from helene.optimizers.zeroth import ZerothOrder
+from helene.steps.zeroth import ZerothOrder
 from theory.proofs import csv_record
 from theory.updates.clipped_newton import Array
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from helene.files import write_whole
+from helene.inputs.files import write_whole
 from llm_bench.models.tuning import trained
 
 STATE, BEST = "state.pt", "best.pt"

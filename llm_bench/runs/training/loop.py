@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from helene.trajectory import Trajectory
+from helene.steps.trajectory import Trajectory
 from llm_bench.data.stream import BatchStream
 from llm_bench.evaluation.evaluate import Evaluation, evaluate
 from llm_bench.models.tuning import trained
@@ -261,7 +261,7 @@ class Training:
 
 
 def _sum_of_squares(summary: dict[str, Any]) -> tuple[int, float]:
-    """Number and sum of squares of what `helene.optimizers.statistics.Statistics` has seen."""
+    """Number and sum of squares of what `helene.steps.statistics.Statistics` has seen."""
     count = summary["count"]
     spread = (count - 1) * summary["std"] ** 2 if count > 1 else 0.0
     return count, spread + count * summary["mean"] ** 2

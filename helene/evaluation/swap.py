@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helene.directions import Displacement, Target, write_perturbed
-from helene.reads import ReadWatch, span
-from helene.undo import Undo
+from helene.evaluation.directions import Displacement, Target, write_perturbed
+from helene.evaluation.reads import ReadWatch, span
+from helene.evaluation.undo import Undo
 
 CALLED_ELSEWHERE = (
     "the model is called while an optimizer's step perturbs it in another thread; call it between steps, or give the "

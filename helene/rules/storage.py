@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from helene import numeric, precision
-from helene.directions import compute_dtype
+from helene.evaluation.directions import compute_dtype
+from helene.inputs import numeric
+from helene.rules import precision
 
 if TYPE_CHECKING:
     from helene.rules import Rule
@@ -22,7 +23,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """How a layer's parameters are rounded and its state is stored, see `helene.optimizers.base.Base`."""
+    """How a layer's parameters are rounded and its state is stored, see `helene.steps.base.Base`."""
 
     rounding: str = "nearest"
     state_dtype: str = "float32"

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from helene import functional
-from helene.curvature import by_chunks, mean_gradient
-from helene.probe import Closure
+from helene.evaluation.curvature import by_chunks, mean_gradient
+from helene.evaluation.probe import Closure
 
 if TYPE_CHECKING:
-    from helene.optimizers.base import Base
-    from helene.plan import Probing, StepPlan
+    from helene.steps.base import Base
+    from helene.steps.plan import Probing, StepPlan
 
 Chunk = Callable[[int, int, int], Tensor]  # (index of a parameter, start, end) -> elements of g
 
@@ -64,7 +64,7 @@ class Measurement:
         return optimizer.combination(plan, self.coefficients(plan, scalars))
 
     def estimate(self, optimizer: Any, plan: StepPlan, gradient: Any) -> Any:
-        """ĥ by chunks where ``gradient`` itself gives one (see `helene.curvature.Estimate`), else None."""
+        """ĥ by chunks where ``gradient`` itself gives one (see `helene.evaluation.curvature.Estimate`), else None."""
         return None
 
 

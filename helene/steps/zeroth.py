@@ -10,18 +10,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from helene.curvature import Source, mean_gradient
-from helene.directions import Direction, Target, chunks, compute_dtype
-from helene.optimizers import checks, layer_floors
-from helene.optimizers.base import Base, Options
-from helene.optimizers.measurement import Chunk, Measured, Measurement, Pairs
-from helene.optimizers.resolution import ResolutionWatch
-from helene.optimizers.statistics import expected_cosine
-from helene.plan import Probing, Seeded, StepPlan
-from helene.probe import Closure, Probe
-from helene.reads import DrawWatch, reads_none, writes_buffer
+from helene.evaluation.curvature import Source, mean_gradient
+from helene.evaluation.directions import Direction, Target, chunks, compute_dtype
+from helene.evaluation.probe import Closure, Probe
+from helene.evaluation.reads import DrawWatch, reads_none, writes_buffer
+from helene.evaluation.swap import Scratch
 from helene.rules import Rule
-from helene.swap import Scratch
+from helene.steps import checks, layer_floors
+from helene.steps.base import Base, Options
+from helene.steps.measurement import Chunk, Measured, Measurement, Pairs
+from helene.steps.plan import Probing, Seeded, StepPlan
+from helene.steps.resolution import ResolutionWatch
+from helene.steps.statistics import expected_cosine
 
 
 class Directions(Options, total=False):

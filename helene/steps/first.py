@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from helene.optimizers.base import Base
-from helene.optimizers.measurement import Backward
+from helene.steps.base import Base
+from helene.steps.measurement import Backward
 
 
 class FirstOrder(Base):

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from helene.optimizers.measurement import Measurement, Pairs
-from helene.plan import Probing, names
 from helene.rules import CurvatureRule, HeleneRule, Rule
-from helene.storage import Storage
+from helene.rules.storage import Storage
+from helene.steps.measurement import Measurement, Pairs
+from helene.steps.plan import Probing, names
 
 SUPPORTED = torch.float64, torch.float32, torch.bfloat16, torch.float16
 LABELS = "params", "param_names", "layer", "name"  # beside hyper-parameters in a group

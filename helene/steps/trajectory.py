@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from helene import floors
-from helene.curvature import Source, named
-from helene.files import write_whole
+from helene.evaluation.curvature import Source, named
+from helene.inputs.files import write_whole
+from helene.rules import floors
 
 if TYPE_CHECKING:
-    from helene.optimizers.base import Base
+    from helene.steps.base import Base
 
 FORMAT = 1
 _ANEW = "start a new Trajectory, or set optimizer.trajectory to None to go on unrecorded"

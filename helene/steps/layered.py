@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 import torch
 from torch import Tensor, nn
 
-from helene import noise, numeric, precision, storage
-from helene.curvature import NONE, SOURCES, Source
-from helene.directions import Target, compute_dtype
-from helene.names import canonical_names
-from helene.optimizers import checks, layer_floors, saved
-from helene.optimizers.measurement import Measurement
-from helene.optimizers.statistics import Statistics
-from helene.plan import Seeded, names
-from helene.rules import CurvatureRule, Rule
-from helene.storage import Storage
+from helene import noise
+from helene.evaluation.curvature import NONE, SOURCES, Source
+from helene.evaluation.directions import Target, compute_dtype
+from helene.inputs import numeric
+from helene.inputs.names import canonical_names
+from helene.rules import CurvatureRule, Rule, precision, storage
+from helene.rules.storage import Storage
+from helene.steps import checks, layer_floors, saved
+from helene.steps.measurement import Measurement
+from helene.steps.plan import Seeded, names
+from helene.steps.statistics import Statistics
 
 if TYPE_CHECKING:
-    from helene.trajectory import Trajectory
+    from helene.steps.trajectory import Trajectory
 
 LearningRate = float | Callable[[int], float]
 Layout = list[tuple[Any, ...]]  # of each layer: the names of its states and how they are stored
@@ -44,7 +45,7 @@ class Layered(torch.optim.Optimizer):
     entry has changed, so that no entry is read that is not declared.
 
     Args:
-        params: See `helene.optimizers.base.Base`.
+        params: See `helene.steps.base.Base`.
         hyper: The method's own hyper-parameters.
         options: Keyword arguments; defaults are those of `PROBING`, `Storage` and `DEFAULTS`.
 
@@ -52,7 +53,7 @@ class Layered(torch.optim.Optimizer):
         targets: The trained parameters.
         schedule: What gives lr at a step, where that is a function.
         scheduled: For each group the lr that it gave last, None where the group's own stands.
-        known_floors: See `helene.optimizers.layer_floors`.
+        known_floors: See `helene.steps.layer_floors`.
     """
 
     RULE: ClassVar[type[Rule]]

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helene.directions import Direction, Displacement, Target
-from helene.reads import BufferWatch, ReadWatch, reads_none
-from helene.swap import Scratch, Swap
-from helene.undo import Undo
+from helene.evaluation.directions import Direction, Displacement, Target
+from helene.evaluation.reads import BufferWatch, ReadWatch, reads_none
+from helene.evaluation.swap import Scratch, Swap
+from helene.evaluation.undo import Undo
 
 __all__ = ["Closure", "Direction", "Displacement", "Probe", "Target", "held_by", "is_compiled", "scalar_loss"]
 

@@ -7,19 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helene import kernels, noise, storage
-from helene.curvature import Estimate, Source
-from helene.directions import Target
-from helene.optimizers import checks, chunkwise, layer_floors
-from helene.optimizers.chunkwise import RoundingWatch
-from helene.optimizers.layered import Layered, LearningRate, Options, layout_of
-from helene.optimizers.measurement import Chunk, Measured
-from helene.optimizers.statistics import Statistics
-from helene.plan import StepPlan
-from helene.probe import Closure
-from helene.rules import CurvatureRule, Rule
-from helene.swap import out_of_inference
-from helene.undo import Undo
+from helene import kernels, noise
+from helene.evaluation.curvature import Estimate, Source
+from helene.evaluation.directions import Target
+from helene.evaluation.probe import Closure
+from helene.evaluation.swap import out_of_inference
+from helene.evaluation.undo import Undo
+from helene.rules import CurvatureRule, Rule, storage
+from helene.steps import checks, chunkwise, layer_floors
+from helene.steps.chunkwise import RoundingWatch
+from helene.steps.layered import Layered, LearningRate, Options, layout_of
+from helene.steps.measurement import Chunk, Measured
+from helene.steps.plan import StepPlan
+from helene.steps.statistics import Statistics
 
 __all__ = ["Base", "Chunk", "LearningRate", "Options"]
 
@@ -139,7 +139,7 @@ class Base(Layered):
 
     @property
     def replayable(self) -> bool:
-        """Whether an update is a function of the step's scalars and z, see `helene.trajectory`."""
+        """Whether an update is a function of the step's scalars and z, see `helene.steps.trajectory`."""
         return self.MEASUREMENT.replayable and self.source.replayable
 
     def forwards_at(self, step: int) -> int:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from helene import noise, numeric, storage
-from helene.directions import Target
-from helene.optimizers import checks
-from helene.plan import Probing, names
-from helene.rules import HeleneRule
-from helene.storage import Storage
+from helene import noise
+from helene.evaluation.directions import Target
+from helene.inputs import numeric
+from helene.rules import HeleneRule, storage
+from helene.rules.storage import Storage
+from helene.steps import checks
+from helene.steps.plan import Probing, names
 
 if TYPE_CHECKING:
-    from helene.optimizers.layered import Layered
+    from helene.steps.layered import Layered
 
 
 def describe(method: str, state: Sequence[str], targets: Sequence[Target]) -> dict[str, Any]:

@@ -103,8 +103,8 @@ def as_json(floor: Floor) -> dict[str, Any]:
     """
     if type(floor) not in RULES.values():
         raise ValueError(
-            f"the floor {floor!r} is a function, which no file can hold; use a number or a rule of helene.floors, or "
-            "make checkpoints with torch.save"
+            f"the floor {floor!r} is a function, which no file can hold; use a number or a rule of helene.rules.floors "
+            "or make checkpoints with torch.save"
         )
     return {"rule": type(floor).__name__, **asdict(floor)}  # type: ignore[call-overload]
 

@@ -1,6 +1,6 @@
 """The plan of a step: all that any path has to know of an optimizer to make it, typed and frozen.
 
-An optimizer is asked once a step for its plan (`helene.optimizers.base.Base.plan`). Torch's loop, the kernels, the
+An optimizer is asked once a step for its plan (`helene.steps.base.Base.plan`). Torch's loop, the kernels, the
 engine, data parallel steps and replay run from it; none reads a group's entries by a name of its own.
 """
 
@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from helene import noise, numeric
-from helene.curvature import Source
+from helene import noise
+from helene.evaluation.curvature import Source
+from helene.inputs import numeric
 from helene.rules import CurvatureRule, HeleneRule, Rule
-from helene.storage import Storage
+from helene.rules.storage import Storage
 
 if TYPE_CHECKING:
-    from helene.optimizers.measurement import Measurement
+    from helene.steps.measurement import Measurement
 
 DISTRIBUTIONS = ("gaussian", "rademacher", "sphere")
 MAX_DIRECTIONS = noise.STATE_DRAW - noise.CURVATURE_DRAW  # so that draws of the curvature stay below the state's
@@ -61,7 +62,7 @@ class Directed(Seeded):
 
 @dataclass(frozen=True, kw_only=True)
 class Probing(Directed):
-    """How a zeroth-order method probes the loss, see `helene.optimizers.zeroth.ZerothOrder`."""
+    """How a zeroth-order method probes the loss, see `helene.steps.zeroth.ZerothOrder`."""
 
     eps: float = 1e-3
     two_sided: bool = True

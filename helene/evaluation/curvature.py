@@ -22,12 +22,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from helene import functional, noise
-from helene.directions import compute_dtype
-from helene.probe import Closure, scalar_loss
+from helene.evaluation.directions import compute_dtype
+from helene.evaluation.probe import Closure, scalar_loss
 
 if TYPE_CHECKING:
-    from helene.optimizers.base import Base, Chunk
-    from helene.plan import StepPlan
+    from helene.steps.base import Base, Chunk
+    from helene.steps.plan import StepPlan
 
 Estimate = Callable[[int, int, int, "Tensor | None"], Tensor]  # (parameter, start, end, g there if drawn) -> elements
 

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from helene import noise, precision
-from helene.curvature import Estimate
-from helene.directions import CHUNK, chunks, compute_dtype
-from helene.optimizers.measurement import Chunk
-from helene.plan import StepPlan
+from helene import noise
+from helene.evaluation.curvature import Estimate
+from helene.evaluation.directions import CHUNK, chunks, compute_dtype
+from helene.rules import precision
+from helene.steps.measurement import Chunk
+from helene.steps.plan import StepPlan
 
 if TYPE_CHECKING:
-    from helene.optimizers.base import Base
+    from helene.steps.base import Base
 
 
 class RoundingWatch:

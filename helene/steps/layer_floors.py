@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from helene.curvature import Estimate
-from helene.directions import chunks
-from helene.floors import Layer
-from helene.plan import StepPlan
+from helene.evaluation.curvature import Estimate
+from helene.evaluation.directions import chunks
 from helene.rules import HeleneRule, Rule
+from helene.rules.floors import Layer
+from helene.steps.plan import StepPlan
 
 if TYPE_CHECKING:
-    from helene.optimizers.layered import Layered
+    from helene.steps.layered import Layered
 
 
 def check(optimizer: Layered, rules: Sequence[Rule]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from helene.names import canonical
+from helene.inputs.names import canonical
 
 
 def layer_groups(model: nn.Module, names: Sequence[str] | Callable[[str], str] | None = None) -> list[dict[str, Any]]:

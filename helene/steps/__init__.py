@@ -1,0 +1,1 @@
+"""The order of a step, whatever the method: plan, measure, apply; its state, its files and its replay."""
