@@ -22,7 +22,7 @@ class ScalingPage:
 
     def setup(self) -> None:
         with subject():
-            from helene.lab.records import config_key, read_jsonl
+            from helene.lab.runs.records import config_key, read_jsonl
             from helene.noise import NOISE_VERSION
             from synthetic.design import load
             from synthetic.report.write import write_report

@@ -135,7 +135,7 @@ def main() -> int:
 
 def _record(path: Path, only: Collection[str]) -> int:
     """One line a benchmark, each written as it comes; exit code 1 if one failed."""
-    from helene.lab.provenance import provenance
+    from helene.lab.runs.provenance import provenance
 
     facts = provenance("python -m benchmarks.run --jsonl FILE" + (f" --only {','.join(only)}" if only else ""))
     states: Counter[str] = Counter()

@@ -19,7 +19,7 @@ class Store:
 
     def setup(self) -> None:
         with subject():
-            from helene.lab.store import Record, Store, config_key
+            from helene.lab.runs.store import Record, Store, config_key
         self.Store = Store
         self.folder = tempfile.TemporaryDirectory()
         self.records = []

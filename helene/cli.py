@@ -217,7 +217,7 @@ def _add_own(commands: Any) -> None:
 
 
 def _records_list(arguments: argparse.Namespace) -> int:
-    from helene.lab.store import Store
+    from helene.lab.runs.store import Store
 
     with Store(arguments.store, read_only=True) as store:
         for name, count in store.experiments().items():
@@ -228,9 +228,9 @@ def _records_list(arguments: argparse.Namespace) -> int:
 def _records_show(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from helene.lab import canonical
-    from helene.lab.records import read_jsonl
-    from helene.lab.store import Store
+    from helene.lab.runs import canonical
+    from helene.lab.runs.records import read_jsonl
+    from helene.lab.runs.store import Store
 
     places = arguments.places or sorted(Path("reports").glob("*/*.sqlite"))
     found: dict[Any, Any] = {}
@@ -250,7 +250,7 @@ def _records_show(arguments: argparse.Namespace) -> int:
 
 
 def _records_merge(arguments: argparse.Namespace) -> int:
-    from helene.lab.store import Store
+    from helene.lab.runs.store import Store
 
     conflicts = 0
     with Store(arguments.store) as store:
@@ -266,8 +266,8 @@ def _records_merge(arguments: argparse.Namespace) -> int:
 def _records_export(arguments: argparse.Namespace) -> int:
     import json
 
-    from helene.lab import canonical
-    from helene.lab.store import Store
+    from helene.lab.runs import canonical
+    from helene.lab.runs.store import Store
 
     where = {}
     for pair in arguments.where:
@@ -285,7 +285,7 @@ def _records_export(arguments: argparse.Namespace) -> int:
 
 
 def _index(arguments: argparse.Namespace) -> int:
-    from helene.lab.pages import write_index
+    from helene.lab.report.pages import write_index
 
     print(write_index(arguments.out))
     return OK

@@ -73,12 +73,12 @@ def add_commands(subparsers: Any) -> None:
 
 def scaling(arguments: argparse.Namespace) -> int:
     """Run what is missing, then write the report; the exit code is in the help."""
-    from helene.lab.dask_executor import DaskExecutor
-    from helene.lab.progress import readable_seconds
-    from helene.lab.provenance import provenance, public_command
-    from helene.lab.report_files import write_text
-    from helene.lab.store import Store
-    from helene.lab.sweep import sweep
+    from helene.lab.report.report_files import write_text
+    from helene.lab.runs.provenance import provenance, public_command
+    from helene.lab.runs.store import Store
+    from helene.lab.sweeps.dask_executor import DaskExecutor
+    from helene.lab.sweeps.progress import readable_seconds
+    from helene.lab.sweeps.sweep import sweep
     from helene.noise import NOISE_VERSION
     from synthetic.analysis.results import check_readable
     from synthetic.run import check, cost, run
@@ -128,7 +128,7 @@ def speed(arguments: argparse.Namespace) -> int:
 
 def _missing(design: Design, store: Any) -> tuple[int, list[Config]]:
     """How many cells there are, blocks that share some counted once, and those without a record."""
-    from helene.lab.records import config_key
+    from helene.lab.runs.records import config_key
 
     done = {record.key for record in store.records("scaling") if not record.failed}
     cells = {config_key(config): config for config in design.configs}

@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from helene.lab.provenance import provenance
-from helene.lab.records import Record, write_jsonl
-from helene.lab.store import Store
-from helene.lab.sweep import sweep
+from helene.lab.runs.provenance import provenance
+from helene.lab.runs.records import Record, write_jsonl
+from helene.lab.runs.store import Store
+from helene.lab.sweeps.sweep import sweep
 from helene.noise import NOISE_VERSION
 from synthetic.design import load
 from synthetic.run import cost, run

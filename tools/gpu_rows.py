@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.lab.store import Record, Store, StoreError
+from helene.lab.runs.store import Record, Store, StoreError
 from llm_bench.protocol.execute import Bench, execute
 from llm_bench.protocol.plan import Cell, cells
 from llm_bench.protocol.presets import get_preset

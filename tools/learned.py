@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 from helene.inputs.files import write_text
-from helene.lab.records import read_jsonl
+from helene.lab.runs.records import read_jsonl
 from llm_bench.report.compare import TASKS
 
 ROOT = Path(__file__).parents[1]

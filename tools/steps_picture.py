@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from helene.inputs.files import write_text
-from helene.lab import drawing
+from helene.lab.report import drawing
 
 ROOT = Path(__file__).parents[1]
 COMMAND = "python -m tools.steps_picture"

@@ -16,10 +16,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Make one run, unless the store has it; print its result."""
     from functools import partial
 
-    from helene.lab import canonical
-    from helene.lab.executors import InlineExecutor
-    from helene.lab.store import Store
-    from helene.lab.sweep import sweep
+    from helene.lab.runs import canonical
+    from helene.lab.runs.store import Store
+    from helene.lab.sweeps.executors import InlineExecutor
+    from helene.lab.sweeps.sweep import sweep
     from llm_bench.runs.run import run as make
 
     config, env = given.run(arguments)
@@ -47,7 +47,7 @@ def sweep(arguments: argparse.Namespace) -> int:
 
 def _execute(arguments: argparse.Namespace, bench: Any, wanted: Any) -> Any:
     """Make the runs, unless only drawing was asked for; returns the records."""
-    from helene.lab.store import Store
+    from helene.lab.runs.store import Store
     from llm_bench.protocol.execute import execute, experiment
 
     only_draw = getattr(arguments, "draw_only", False)
@@ -96,8 +96,8 @@ def table(arguments: argparse.Namespace) -> int:
 
 
 def _memory(arguments: argparse.Namespace) -> int:
-    from helene.lab.provenance import public_command
-    from helene.lab.store import Store
+    from helene.lab.runs.provenance import public_command
+    from helene.lab.runs.store import Store
     from llm_bench.cost import memory_sweep
     from llm_bench.cost.memory_row import ROWS
     from llm_bench.models.loading import check_device
@@ -165,7 +165,7 @@ def _write_page(
 
 def tune(arguments: argparse.Namespace) -> int:
     """Find a step size; print what was tried and the best."""
-    from helene.lab.store import Store
+    from helene.lab.runs.store import Store
     from llm_bench.protocol.presets import BASE_LR, EPS
     from llm_bench.protocol.step_size_search import tune as search
     from llm_bench.runs import methods
@@ -205,8 +205,8 @@ def tune(arguments: argparse.Namespace) -> int:
 
 def estimate(arguments: argparse.Namespace) -> int:
     """Print hours and bytes of a preset."""
-    from helene.lab.progress import readable_seconds
-    from helene.lab.store import Store
+    from helene.lab.runs.store import Store
+    from helene.lab.sweeps.progress import readable_seconds
     from llm_bench.protocol.estimate import estimate as expect
     from llm_bench.protocol.estimate import size_of
     from llm_bench.protocol.plan import cells, test_runs, tuning_runs
@@ -275,7 +275,7 @@ def profile(arguments: argparse.Namespace) -> int:
     import json
 
     from helene.inputs.files import write_text
-    from helene.lab.provenance import provenance
+    from helene.lab.runs.provenance import provenance
     from llm_bench.cost import step_profile
     from llm_bench.models.loading import check_device
 

@@ -118,7 +118,7 @@ def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = (), ch
 
 def records(arguments: argparse.Namespace) -> Any:
     """What the store has of the preset."""
-    from helene.lab.store import Store
+    from helene.lab.runs.store import Store
     from llm_bench.protocol.execute import experiment
 
     with Store(arguments.store, read_only=True) as store:
@@ -174,14 +174,14 @@ def executor(arguments: argparse.Namespace) -> Any:
     """The Dask cluster that makes the runs, None for this process."""
     if arguments.scheduler is None:
         return None
-    from helene.lab.dask_executor import DaskExecutor
+    from helene.lab.sweeps.dask_executor import DaskExecutor
 
     return DaskExecutor(arguments.scheduler, {"GPU": 1} if device_kind(arguments) == "cuda" else {})
 
 
 def command(arguments: argparse.Namespace, what: str) -> str:
     """The command that makes a page, without what is this machine's own."""
-    from helene.lab.provenance import public_command
+    from helene.lab.runs.provenance import public_command
 
     models = [word for name in arguments.model or [] for word in ("--model", name)]
     words = ["helene", "llm", what, arguments.which, "--preset", arguments.preset, *models]

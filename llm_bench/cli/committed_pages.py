@@ -9,8 +9,8 @@ from pathlib import Path
 
 from helene.cli import main as helene
 from helene.inputs.files import write_whole
-from helene.lab.records import Record
-from helene.lab.store import Store
+from helene.lab.runs.records import Record
+from helene.lab.runs.store import Store
 from llm_bench.protocol.execute import experiment
 from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.presets import PRESETS

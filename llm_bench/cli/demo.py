@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from helene.inputs.files import write_folder, write_text
-from helene.lab import pages
-from helene.lab.executors import ProcessExecutor
-from helene.lab.store import Store
+from helene.lab.report import pages
+from helene.lab.runs.store import Store
+from helene.lab.sweeps.executors import ProcessExecutor
 from llm_bench.models.fingerprint import cache_folder
 from llm_bench.protocol.execute import Bench, execute, experiment
 from llm_bench.protocol.plan import cells

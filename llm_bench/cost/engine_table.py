@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from helene import Helene, MeZO, noise
 from helene.engine import Engine
-from helene.lab.provenance import provenance
-from helene.lab.store import Record, Store
+from helene.lab.runs.provenance import provenance
+from helene.lab.runs.store import Record, Store
 from llm_bench.cost import kernel_timing, timeline
 from llm_bench.cost.captured_forwards import CapturedForwards
 from llm_bench.cost.rivals.in_place import InPlaceMeZO

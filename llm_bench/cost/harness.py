@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from helene.lab import provenance as origin
-from helene.lab.store import Record, Store
+from helene.lab.runs import provenance as origin
+from helene.lab.runs.store import Record, Store
 from llm_bench.cost.step_profile import step_calls
 from llm_bench.cost.timeline import account, profile
 from llm_bench.cost.timing import seconds_of

@@ -45,9 +45,9 @@ def measure_all(
     Returns:
         How many rows are left.
     """
-    from helene.lab.progress import readable_seconds
-    from helene.lab.provenance import provenance
-    from helene.lab.store import Record
+    from helene.lab.runs.provenance import provenance
+    from helene.lab.runs.store import Record
+    from helene.lab.sweeps.progress import readable_seconds
 
     card, origin = _card(device), provenance()
     wanted = [

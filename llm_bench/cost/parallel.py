@@ -24,8 +24,8 @@ from torch import distributed as dist
 from helene import Helene, MeZO, noise
 from helene.engine import Engine, sharded
 from helene.engine.ranks import fingerprint
-from helene.lab.provenance import provenance
-from helene.lab.store import Record, Store
+from helene.lab.runs.provenance import provenance
+from helene.lab.runs.store import Record, Store
 from llm_bench.cost.engine_table import EPS, EXPERIMENT, HELENE, LR, clean
 from llm_bench.cost.timing import Contestant, time_in_turns
 from llm_bench.models.shapes import build, language_loss, random_batch

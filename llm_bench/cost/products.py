@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from helene.lab import provenance as origin
-from helene.lab.store import Record, Store, config_key
+from helene.lab.runs import provenance as origin
+from helene.lab.runs.store import Record, Store, config_key
 from helene.steps.trajectory import Trajectory
 from llm_bench.data.stream import BatchStream
 from llm_bench.models.loading import check_device

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from helene.lab.store import Record
+from helene.lab.runs.store import Record
 from helene.methods import ENTRIES
 from llm_bench.models.loading import DTYPES
 from llm_bench.protocol.speed import Model, Speeds, loading_seconds

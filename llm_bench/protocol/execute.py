@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from helene.lab import provenance as origin
-from helene.lab.executors import Executor, InlineExecutor
-from helene.lab.store import Record, Store, config_key
-from helene.lab.sweep import sweep
+from helene.lab.runs import provenance as origin
+from helene.lab.runs.store import Record, Store, config_key
+from helene.lab.sweeps.executors import Executor, InlineExecutor
+from helene.lab.sweeps.sweep import sweep
 from llm_bench.protocol import plan
 from llm_bench.protocol.plan import Cell, Choice
 from llm_bench.protocol.presets import Preset

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from helene.lab.store import Record
+from helene.lab.runs.store import Record
 from llm_bench.protocol.paper_tables import PaperTable
 from llm_bench.protocol.presets import TUNING_SEED, Preset
 from llm_bench.runs.config import UNTRAINED, RunConfig

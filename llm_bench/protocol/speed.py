@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from helene.lab.store import Record
+from helene.lab.runs.store import Record
 from llm_bench.protocol.work import SHOWN, Work, typical
 from llm_bench.runs import methods
 from llm_bench.runs.config import UNTRAINED, RunConfig, from_dict

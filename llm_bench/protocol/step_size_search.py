@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from helene.lab.executors import InlineExecutor
-from helene.lab.store import Record, Store
-from helene.lab.sweep import sweep
+from helene.lab.runs.store import Record, Store
+from helene.lab.sweeps.executors import InlineExecutor
+from helene.lab.sweeps.sweep import sweep
 from llm_bench.runs import methods
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.environment import Environment, resolved

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from helene.lab.store import Record
+from helene.lab.runs.store import Record
 
 
 @dataclass(frozen=True)

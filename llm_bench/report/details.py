@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from helene.lab import pages
+from helene.lab.report import pages
 from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import choose
 from llm_bench.report.labels import anchor, label

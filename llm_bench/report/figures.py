@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from helene.lab import pages
-from helene.lab.store import Record
+from helene.lab.report import pages
+from helene.lab.runs.store import Record
 from helene.methods import compared
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.compare import CONTROLS, TASKS
@@ -18,7 +18,7 @@ from llm_bench.report.ranked import Table
 from llm_bench.runs import methods
 
 if TYPE_CHECKING:
-    from helene.lab.drawing import Drawing
+    from helene.lab.report.drawing import Drawing
 
 # Which methods each figure of the paper compares.
 FIGURES = {
@@ -57,7 +57,7 @@ def curves(table: Table, kind: str, task: str, axis: str, value: str) -> Drawing
         axis: ``step``, ``forwards`` or ``training_seconds``.
         value: ``dev_metric``, ``dev_loss`` or ``train_loss``.
     """
-    from helene.lab.figures import Line, line_figure
+    from helene.lab.report.figures import Line, line_figure
 
     lines = []
     for cell, (what, _) in _trained_cells(table):
@@ -101,7 +101,7 @@ def profile(table: Table, cost: str = "forwards") -> Drawing | None:
 
     AlgoPerf's performance profile; a miss is never within any factor. None with fewer than two methods.
     """
-    from helene.lab.figures import Line, line_figure
+    from helene.lab.report.figures import Line, line_figure
 
     costs: dict[str, dict[Any, float]] = {}
     for cell, (what, _) in _trained_cells(table):

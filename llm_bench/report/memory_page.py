@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.lab import page_footer, pages
-from helene.lab.provenance import provenance
-from helene.lab.store import Record
+from helene.lab.report import page_footer, pages
+from helene.lab.runs.provenance import provenance
+from helene.lab.runs.store import Record
 from llm_bench.cost.memory_row import NOT_TRIED, ROWS
 from llm_bench.protocol.paper_tables import MEMORY
 from llm_bench.report.compare import CONTROLS

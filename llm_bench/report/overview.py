@@ -8,8 +8,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from helene.lab import canonical, pages
-from helene.lab.report_files import read_leaves
+from helene.lab.report import pages
+from helene.lab.report.report_files import read_leaves
+from helene.lab.runs import canonical
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers
 from llm_bench.report.compare import CONTROLS, TASKS, Duel, against_controls, duels, headline

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from helene.lab import pages
+from helene.lab.report import pages
 from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers

@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from helene.lab import pages
-from helene.lab.store import Record
+from helene.lab.report import pages
+from helene.lab.runs.store import Record
 from llm_bench.protocol.execute import Bench, CellRecords, cell_records
 from llm_bench.protocol.paper_tables import CONTROL, PaperTable
 from llm_bench.protocol.plan import Cell

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.lab import canonical, page_footer, pages
-from helene.lab.provenance import provenance
+from helene.lab.report import page_footer, pages
+from helene.lab.runs import canonical
+from helene.lab.runs.provenance import provenance
 from llm_bench.report import overview
 from llm_bench.report.labels import label
 from llm_bench.report.ranked import Table, model_name, shared_data

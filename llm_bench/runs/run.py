@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from helene.lab.store import config_key
+from helene.lab.runs.store import config_key
 from llm_bench.evaluation.evaluate import evaluate
 from llm_bench.models.loading import num_parameters
 from llm_bench.runs.config import UNTRAINED, RunConfig, from_dict

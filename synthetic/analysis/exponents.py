@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from helene.lab.cells import percentile_interval
-from helene.lab.fits import CandidateLaw, Cells, PowerLawFit, compare_laws, fit_power_law
+from helene.lab.scaling.cells import percentile_interval
+from helene.lab.scaling.fits import CandidateLaw, Cells, PowerLawFit, compare_laws, fit_power_law
 from synthetic.analysis.results import Series
 
 FEWEST_CELLS, LEAST_D, LEAST_W = 8, 64, 16

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from helene.lab.fits import Cells
-from helene.lab.records import Record, config_key
+from helene.lab.runs.records import Record, config_key
+from helene.lab.scaling.fits import Cells
 from synthetic.design import CONTROLS, Design, PlannedCell, control_config, known, trials
 
 TITLES = {name: method.title for name, method in known().items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from helene.lab.figures import Drawing, Line, line_figure
+from helene.lab.report.figures import Drawing, Line, line_figure
 from synthetic.estimators.analysis import Findings, of_group
 from synthetic.estimators.predicted import num_effective, rank_correlation
 

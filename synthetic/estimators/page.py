@@ -8,10 +8,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from helene.lab import canonical
-from helene.lab.figures import Drawing
-from helene.lab.page_footer import measured_on
-from helene.lab.pages import (
+from helene.lab.report.figures import Drawing
+from helene.lab.report.page_footer import measured_on
+from helene.lab.report.pages import (
     Section,
     badge,
     figure,
@@ -23,7 +22,8 @@ from helene.lab.pages import (
     write_index,
     write_text,
 )
-from helene.lab.records import Record
+from helene.lab.runs import canonical
+from helene.lab.runs.records import Record
 from synthetic.estimators.analysis import ASYMPTOTIC_FROM, Exponent, Findings, MeasuredPopulation, findings_of
 from synthetic.estimators.drawings import NAMES, drawings_of
 from synthetic.report.related import refresh

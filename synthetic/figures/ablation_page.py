@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from helene.lab.figures import Drawing, Line, line_figure
-from helene.lab.fits import median_interval, ratio_of_medians
-from helene.lab.pages import interval, number, table
-from helene.lab.records import Record
+from helene.lab.report.figures import Drawing, Line, line_figure
+from helene.lab.report.pages import interval, number, table
+from helene.lab.runs.records import Record
+from helene.lab.scaling.fits import median_interval, ratio_of_medians
 from synthetic.figures.pages import Remade, Statement
 
 TITLE = "The ablation: what each part of HELENE adds"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from helene.lab.commands import add_command
-from helene.lab.records import Record
+from helene.lab.runs.records import Record
 
 FIGURES = ("toy", "ablation", "floor", "triggers")
 Write = Callable[[Path, Sequence[Record], str, Mapping[str, Any]], tuple[str, bool]]
@@ -100,11 +100,11 @@ def measure(
     Raises:
         ValueError: If jobs is below 1.
     """
-    from helene.lab.progress import readable_seconds
-    from helene.lab.provenance import provenance, public_command
-    from helene.lab.records import config_key
-    from helene.lab.store import Store
-    from helene.lab.sweep import sweep
+    from helene.lab.runs.provenance import provenance, public_command
+    from helene.lab.runs.records import config_key
+    from helene.lab.runs.store import Store
+    from helene.lab.sweeps.progress import readable_seconds
+    from helene.lab.sweeps.sweep import sweep
 
     if arguments.jobs < 1:
         raise ValueError(f"--jobs must be at least 1, got {arguments.jobs}; the number of cores is a good choice")

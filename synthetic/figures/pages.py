@@ -9,11 +9,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from helene.lab import canonical
-from helene.lab.figures import Drawing
-from helene.lab.page_footer import measured_on
-from helene.lab.pages import Section, badge, figure, paragraph, render_page, table, write_index, write_text
-from helene.lab.records import Record
+from helene.lab.report.figures import Drawing
+from helene.lab.report.page_footer import measured_on
+from helene.lab.report.pages import Section, badge, figure, paragraph, render_page, table, write_index, write_text
+from helene.lab.runs import canonical
+from helene.lab.runs.records import Record
 from synthetic.report.related import refresh
 
 

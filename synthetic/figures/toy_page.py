@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from helene.lab.drawing import DASHES, INK, MARKERS, PALETTE, Drawing, finish, legend_below, new_figure, style
-from helene.lab.fits import median_interval, ratio_of_medians
-from helene.lab.pages import interval, number, table
-from helene.lab.records import Record
+from helene.lab.report.drawing import DASHES, INK, MARKERS, PALETTE, Drawing, finish, legend_below, new_figure, style
+from helene.lab.report.pages import interval, number, table
+from helene.lab.runs.records import Record
+from helene.lab.scaling.fits import median_interval, ratio_of_medians
 from synthetic.figures.pages import Remade, Statement
 
 TITLE = "The toy figure: two dimensions, two curvatures"

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from helene.lab.figures import Line, line_figure
-from helene.lab.pages import number, table
-from helene.lab.records import Record
+from helene.lab.report.figures import Line, line_figure
+from helene.lab.report.pages import number, table
+from helene.lab.runs.records import Record
 from synthetic.figures.pages import Remade, Statement
 
 TITLE = "How often Sophia's clip acts"

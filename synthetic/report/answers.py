@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from helene.lab.pages import two_places
+from helene.lab.report.pages import two_places
 from synthetic.analysis.explain import Explained
 from synthetic.analysis.results import FAMILIES, TITLES
 from synthetic.analysis.verdicts import Analysed, Control

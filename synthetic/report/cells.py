@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from helene.lab.pages import Section, details, number, paragraph, subtitle, table
+from helene.lab.report.pages import Section, details, number, paragraph, subtitle, table
 from synthetic.analysis.results import FAMILIES, MeasuredCell
 from synthetic.analysis.verdicts import Analysed
 from synthetic.design import CAP, RACE, Design

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from helene.lab.pages import Section, figure, paragraph, subtitle, table
+from helene.lab.report.pages import Section, figure, paragraph, subtitle, table
 from synthetic.analysis.results import FAMILIES
 from synthetic.analysis.verdicts import Analysed
 from synthetic.report.pictures import Pictures

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from helene.lab.pages import Section, badge, number, paragraph, subtitle, table, two_places
+from helene.lab.report.pages import Section, badge, number, paragraph, subtitle, table, two_places
 from synthetic.analysis.exponents import Fit
 from synthetic.analysis.results import FAMILIES
 from synthetic.analysis.sensitivity import sensitivities

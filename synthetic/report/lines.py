@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from helene.lab import canonical
+from helene.lab.runs import canonical
 from synthetic.analysis.sensitivity import sensitivities
 from synthetic.analysis.tuning import tuning_of
 from synthetic.analysis.verdicts import Analysed, Control

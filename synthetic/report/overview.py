@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from helene.lab.pages import Section, number, paragraph, subtitle, table
+from helene.lab.report.pages import Section, number, paragraph, subtitle, table
 from synthetic.analysis.results import FAMILIES, TITLES
 from synthetic.analysis.tuning import cells_where_h_acts
 from synthetic.analysis.verdicts import Analysed

@@ -8,9 +8,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from helene.lab.page_footer import measured_on
-from helene.lab.pages import Section, figure, paragraph, render_page
-from helene.lab.records import Record
+from helene.lab.report.page_footer import measured_on
+from helene.lab.report.pages import Section, figure, paragraph, render_page
+from helene.lab.runs.records import Record
 from synthetic.analysis.least_steps import BOUND
 from synthetic.analysis.verdicts import Analysed
 from synthetic.design import Design

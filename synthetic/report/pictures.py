@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from helene.lab.figures import Drawing, ScalingSeries, scaling_figure
+from helene.lab.report.figures import Drawing, ScalingSeries, scaling_figure
 from synthetic.analysis.exponents import LEAST_D
 from synthetic.analysis.least_steps import least_line
 from synthetic.analysis.results import FAMILIES

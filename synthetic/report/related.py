@@ -6,8 +6,8 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from helene.lab.pages import Section, paragraph, write_text
-from helene.lab.report_files import read_leaves
+from helene.lab.report.pages import Section, paragraph, write_text
+from helene.lab.report.report_files import read_leaves
 
 _BEGIN, _END = "<!-- related:begin -->", "<!-- related:end -->"
 

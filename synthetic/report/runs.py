@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.lab.report_files import write_file
+from helene.lab.report.report_files import write_file
 from synthetic.analysis.verdicts import Analysed
 from synthetic.design import STATUS_OF
 

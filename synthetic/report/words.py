@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helene.lab.pages import two_places
+from helene.lab.report.pages import two_places
 from synthetic.analysis.exponents import Fit
 from synthetic.analysis.verdicts import Analysed
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.lab.pages import write_index, write_summary, write_text
-from helene.lab.records import Record
+from helene.lab.report.pages import write_index, write_summary, write_text
+from helene.lab.runs.records import Record
 from synthetic.analysis.results import collect
 from synthetic.analysis.verdicts import Analysed, analyse
 from synthetic.design import Design

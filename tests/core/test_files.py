@@ -85,8 +85,8 @@ def test_records_and_reports_on_a_disk_that_fills_up(tmp_path: Path) -> None:
     """A limit on the size of files stands for the full disk: the write fails in the operating system, as there."""
     code = f"""
 import resource
-from helene.lab.records import Record, StoreError, write_jsonl
-from helene.lab.report_files import write_text
+from helene.lab.runs.records import Record, StoreError, write_jsonl
+from helene.lab.report.report_files import write_text
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 records = [Record.of("e", {{"i": i}}, {{"steps": [i] * 50}}) for i in range(20)]
 for write in (

@@ -19,9 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from helene.lab.executors import InlineExecutor
-from helene.lab.store import Store, StoreError
-from helene.lab.sweep import sweep
+from helene.lab.runs.store import Store, StoreError
+from helene.lab.sweeps.executors import InlineExecutor
+from helene.lab.sweeps.sweep import sweep
 from tests.lab.lab_cells import EXPERIMENT, square
 
 PATIENCE_SECONDS = 120.0  # for one more record

@@ -49,8 +49,8 @@ def environment(config):
 
 
 if __name__ == "__main__":
-    from helene.lab.store import Store
-    from helene.lab.sweep import sweep
+    from helene.lab.runs.store import Store
+    from helene.lab.sweeps.sweep import sweep
 
     cells = [{"i": i, "sleep": 0.05, "log": sys.argv[2]} for i in range(int(sys.argv[3]))]
     with Store(sys.argv[1]) as store:

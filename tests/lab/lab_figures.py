@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from helene.lab.figures import (
+from helene.lab.report.figures import (
     Line,
     ScalingSeries,
     bar_figure,

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from helene.lab import slurm
-from helene.lab.dask_executor import ClusterError, DaskExecutor
-from helene.lab.executors import InlineExecutor
-from helene.lab.store import Store
-from helene.lab.sweep import sweep
+from helene.lab.runs.store import Store
+from helene.lab.sweeps import slurm
+from helene.lab.sweeps.dask_executor import ClusterError, DaskExecutor
+from helene.lab.sweeps.executors import InlineExecutor
+from helene.lab.sweeps.sweep import sweep
 
 pytest.importorskip("distributed")
 HERE = Path(__file__).parent

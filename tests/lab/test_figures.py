@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 
-from helene.lab.drawing import INK, PALETTE, short
-from helene.lab.figures import Line, ScalingSeries, bar_figure, line_figure, scaling_figure
+from helene.lab.report.drawing import INK, PALETTE, short
+from helene.lab.report.figures import Line, ScalingSeries, bar_figure, line_figure, scaling_figure
 
 HERE = Path(__file__).parent
 SVG = "{http://www.w3.org/2000/svg}"
@@ -84,7 +84,7 @@ def test_tidying_changes_no_picture(lab_figures, monkeypatch):
     """Metamorphic: the tidy SVG has as many drawn things as matplotlib's own."""
     raw = []
     tidy = lab_figures.scaling.__globals__["scaling_figure"].__globals__["finish"].__globals__["_tidy"]
-    monkeypatch.setattr("helene.lab.drawing._tidy", lambda svg, alt: raw.append(svg) or tidy(svg, alt))
+    monkeypatch.setattr("helene.lab.report.drawing._tidy", lambda svg, alt: raw.append(svg) or tidy(svg, alt))
     drawing = lab_figures.scaling()
     for tag in ("<use", "<path", "<clipPath"):
         assert drawing.svg.count(tag) == raw[0].count(tag) > 0

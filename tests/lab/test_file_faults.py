@@ -14,12 +14,12 @@ import pytest
 
 from helene import cli
 from helene.inputs import files
-from helene.lab import canonical, lock
-from helene.lab.drawing import Drawing
-from helene.lab.pages import write_index
-from helene.lab.report_files import read_leaves, write_summary
-from helene.lab.store import Record, Store, StoreError
-from helene.lab.sweep import sweep
+from helene.lab.report.drawing import Drawing
+from helene.lab.report.pages import write_index
+from helene.lab.report.report_files import read_leaves, write_summary
+from helene.lab.runs import canonical, lock
+from helene.lab.runs.store import Record, Store, StoreError
+from helene.lab.sweeps.sweep import sweep
 
 
 def filled(path: Path, count: int = 3, experiment: str = "e") -> Path:
@@ -179,7 +179,7 @@ def _huge(config):
 def test_an_integer_that_no_reader_takes_is_one_failed_cell(tmp_path):
     with pytest.raises(ValueError, match="over 4,000 digits"):
         canonical.plain({"x": 10**5000})
-    from helene.lab.executors import InlineExecutor
+    from helene.lab.sweeps.executors import InlineExecutor
 
     with Store(tmp_path / "s.sqlite") as store:
         made = sweep("e", [{"digits": 5000}, {"digits": 10}], _huge, store, progress=False, executor=InlineExecutor())

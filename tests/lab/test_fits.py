@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares, minimize
 from scipy.stats import norm
 
-from helene.lab.cells import median_shrinkage, percentile_interval
-from helene.lab.fits import (
+from helene.lab.scaling.cells import median_shrinkage, percentile_interval
+from helene.lab.scaling.fits import (
     CandidateLaw,
     Cells,
     compare_laws,
@@ -22,7 +22,7 @@ from helene.lab.fits import (
     median_interval,
     ratio_of_medians,
 )
-from helene.lab.laws import LinearLaw, fit_rows
+from helene.lab.scaling.laws import LinearLaw, fit_rows
 
 GRID = [(n, w) for n in (1, 2, 4, 8, 16) for w in (4, 8, 16, 32) if n * w <= 256]
 N, W = np.array(GRID, float).T

@@ -7,17 +7,18 @@ import sys
 
 import pytest
 
-RECORDING = ["canonical", "lock", "records", "store", "provenance", "executors", "progress", "sweep"]
-CLUSTER = ["dask_executor", "slurm"]
-FITTING = ["cells", "laws", "fits"]
-DRAWING = ["drawing", "scaling_figure", "figures", "pages", "report_files"]
+RUNS = [f"runs.{name}" for name in ("canonical", "lock", "records", "store", "provenance")]
+SWEEPS = [f"sweeps.{name}" for name in ("executors", "progress", "sweep")]
+CLUSTER = ["sweeps.dask_executor", "sweeps.slurm"]
+FITTING = [f"scaling.{name}" for name in ("cells", "laws", "fits")]
+DRAWING = ["scaling.scaling_figure", *(f"report.{name}" for name in ("drawing", "figures", "pages", "report_files"))]
 DRAWERS = ["matplotlib", "PIL", "jinja2", "markupsafe"]
 
 
 @pytest.mark.parametrize(
     ("modules", "blocked"),
     [
-        (RECORDING, ["torch", "scipy", "rich", *DRAWERS]),
+        ([*RUNS, *SWEEPS], ["torch", "scipy", "rich", *DRAWERS]),
         (CLUSTER, ["torch", "scipy", "rich", "dask", "distributed", *DRAWERS]),
         (FITTING, ["torch", *DRAWERS]),
         (DRAWING, ["torch", "rich"]),

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from markupsafe import Markup
 
-from helene.lab import pages
-from helene.lab.drawing import Drawing
-from helene.lab.report_files import read_parts
+from helene.lab.report import pages
+from helene.lab.report.drawing import Drawing
+from helene.lab.report.report_files import read_parts
 
 ROOT = Path(__file__).parents[2]
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -314,7 +314,7 @@ def test_wheel_carries_the_templates_and_renders_away_from_the_checkout(tmp_path
     shutil.rmtree(source)
     code = (
         f"import sys; sys.path.insert(0, {str(installed)!r})\n"
-        "import helene.lab.pages as pages, pathlib\n"
+        "import helene.lab.report.pages as pages, pathlib\n"
         f"assert pages.__file__.startswith({str(installed)!r}), pages.__file__\n"
         "print(pages.write_index(pathlib.Path('reports')))\n"
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules\n"

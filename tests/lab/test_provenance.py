@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from helene.lab import canonical
-from helene.lab import provenance as origin
+from helene.lab.runs import canonical
+from helene.lab.runs import provenance as origin
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,7 +55,7 @@ def test_commit_and_dirty_flag(tmp_path, monkeypatch):
 def test_without_git_and_without_imports(tmp_path):
     """No git on the path, another folder, a fresh process: no commit, no error, and neither torch nor numpy loaded."""
     code = (
-        "import json, sys; from helene.lab.provenance import provenance; facts = provenance();"
+        "import json, sys; from helene.lab.runs.provenance import provenance; facts = provenance();"
         "print(json.dumps([facts, 'torch' in sys.modules, 'numpy' in sys.modules]))"
     )
     done = subprocess.run(
@@ -75,7 +75,7 @@ def test_without_git_and_without_imports(tmp_path):
 def test_a_module_is_named_as_it_was_run(tmp_path):
     (tmp_path / "some").mkdir()
     (tmp_path / "some/rows.py").write_text(
-        "from helene.lab.provenance import provenance; print(provenance()['command'])"
+        "from helene.lab.runs.provenance import provenance; print(provenance()['command'])"
     )
     words = [sys.executable, "-m", "some.rows", "--out", str(tmp_path / "x.jsonl")]
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}

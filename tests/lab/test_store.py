@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helene.lab import canonical
-from helene.lab import records as records_module
-from helene.lab.store import MergeReport, Record, Store, StoreError, config_key, read_jsonl
+from helene.lab.runs import canonical
+from helene.lab.runs import records as records_module
+from helene.lab.runs.store import MergeReport, Record, Store, StoreError, config_key, read_jsonl
 
 names = st.text(string.ascii_letters + "_θ", min_size=1, max_size=8)
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)

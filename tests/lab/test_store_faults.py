@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from helene.lab.store import Record, Store, StoreError
+from helene.lab.runs.store import Record, Store, StoreError
 
 
 def rec(i, size=1):
@@ -40,7 +40,7 @@ def test_second_writer_is_refused_and_a_reader_is_not(tmp_path):
         with pytest.raises(StoreError, match=f"being written by process {os.getpid()}") as err:
             Store(path)
         one_sentence(err)
-        code = f"from helene.lab.store import Store; Store({str(path)!r})"
+        code = f"from helene.lab.runs.store import Store; Store({str(path)!r})"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert f"being written by process {os.getpid()}" in done.stderr
         with Store(path, read_only=True) as reader:
@@ -57,7 +57,7 @@ def test_lock_of_a_killed_writer_is_free_and_its_records_are_there(tmp_path):
     path = tmp_path / "s.sqlite"
     code = f"""
 import os, signal
-from helene.lab.store import Record, Store
+from helene.lab.runs.store import Record, Store
 store = Store({str(path)!r})
 store.put(Record.of("e", {{"i": 1}}, {{"steps": 1}}))
 os.kill(os.getpid(), signal.SIGKILL)
@@ -188,7 +188,7 @@ def test_full_disk_keeps_what_was_committed(tmp_path):
     path = tmp_path / "s.sqlite"
     code = f"""
 import resource
-from helene.lab.store import Record, Store, StoreError
+from helene.lab.runs.store import Record, Store, StoreError
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 done = 0
 with Store({str(path)!r}) as store:

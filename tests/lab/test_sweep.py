@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from helene.lab.executors import InlineExecutor, Outcome, ProcessExecutor, limit_torch_threads
-from helene.lab.progress import Progress, readable_seconds
-from helene.lab.store import Record, Store, StoreError, config_key
-from helene.lab.sweep import sweep
+from helene.lab.runs.store import Record, Store, StoreError, config_key
+from helene.lab.sweeps.executors import InlineExecutor, Outcome, ProcessExecutor, limit_torch_threads
+from helene.lab.sweeps.progress import Progress, readable_seconds
+from helene.lab.sweeps.sweep import sweep
 from tests.lab import kills
 
 HERE = Path(__file__).parent
@@ -160,7 +160,7 @@ def test_workers_that_cannot_start_say_so(tmp_path):
     """A script without the guard: each worker runs the script again, and dies of it before it is ready."""
     script = tmp_path / "unguarded.py"
     script.write_text(
-        "from helene.lab.store import Store\nfrom helene.lab.sweep import sweep\n"
+        "from helene.lab.runs.store import Store\nfrom helene.lab.sweeps.sweep import sweep\n"
         "def run(config): return {}\n"
         f"store = Store({str(tmp_path / 's.sqlite')!r})\n"
         "sweep('e', [{'i': 1}], run, store, progress=False)\n"
@@ -283,7 +283,7 @@ class Terminal(io.StringIO):
 
 def test_progress_judges_time_left_by_cost(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("helene.lab.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("helene.lab.sweeps.progress.time.monotonic", lambda: now[0])
     progress = Progress("e", 3, 10.0, show=False)
     assert progress.seconds_left() is None
     now[0] = 103.0

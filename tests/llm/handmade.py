@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from helene.lab.store import Record
+from helene.lab.runs.store import Record
 from llm_bench.protocol import plan
 from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import Cell

@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from llm_families import make
 
-from helene.lab import canonical
+from helene.lab.runs import canonical
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.environment import resolved
 from llm_bench.runs.run import run

@@ -8,8 +8,8 @@ import pytest
 from handmade import judged, table_of
 
 from helene import cli as helene_cli
-from helene.lab import canonical
-from helene.lab.store import Record, Store
+from helene.lab.runs import canonical
+from helene.lab.runs.store import Record, Store
 from llm_bench.cli import arguments, demo
 from llm_bench.protocol.execute import cell_records, execute, experiment
 from llm_bench.protocol.plan import cells

@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import pytest
 
-from helene.lab.store import config_key, read_jsonl
+from helene.lab.runs.store import config_key, read_jsonl
 from llm_bench.cli import committed_pages as committed
 from llm_bench.protocol.plan import choose
 from llm_bench.protocol.presets import get_preset

@@ -9,7 +9,7 @@ import pytest
 import torch
 from llm_families import make, wordpiece
 
-from helene.lab.store import read_jsonl
+from helene.lab.runs.store import read_jsonl
 from llm_bench.models import loading
 from llm_bench.protocol import execute, presets
 from llm_bench.tiny.pretrain import Recipe, tiny_model

@@ -12,7 +12,7 @@ import pytest
 import torch
 from small_runs import comparable, opt, result_of
 
-from helene.lab.store import Store, StoreError, config_key
+from helene.lab.runs.store import Store, StoreError, config_key
 from llm_bench.runs.environment import resolved
 from llm_bench.runs.meters import Stopwatch
 from llm_bench.runs.run import run

@@ -161,7 +161,7 @@ def test_recorded_rows_are_predicted_within_five_percent(path: Path) -> None:
 
 
 def test_the_table_without_a_gpu_is_predicted_and_goes_on(tmp_path: Path) -> None:
-    from helene.lab.store import Store
+    from helene.lab.runs.store import Store
 
     said: list[str] = []
     with Store(tmp_path / "m.sqlite") as store:
@@ -204,7 +204,7 @@ def test_the_command_predicts_without_a_gpu(
 def test_a_row_that_cannot_fit_is_not_tried_and_an_error_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from helene.lab.store import Store
+    from helene.lab.runs.store import Store
 
     monkeypatch.setattr(memory_sweep, "_card", lambda device: {"name": "small card", "bytes": 100_000_000})
     monkeypatch.setattr(memory_sweep, "_AHEAD", 0)

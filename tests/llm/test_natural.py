@@ -10,7 +10,7 @@ import torch
 from scipy import integrate, stats
 
 from helene.engine import reasons
-from helene.lab.store import Record
+from helene.lab.runs.store import Record
 from llm_bench.protocol import execute, plan, step_size_search
 from llm_bench.protocol.plan import Cell
 from llm_bench.protocol.presets import get_preset

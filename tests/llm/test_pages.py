@@ -13,7 +13,7 @@ from scipy import stats
 
 import llm_bench
 from helene import cli as helene_cli
-from helene.lab.store import Record, Store
+from helene.lab.runs.store import Record, Store
 from llm_bench.cli import actions, committed_pages
 from llm_bench.protocol.execute import Bench, CellRecords
 from llm_bench.protocol.paper_tables import TABLES

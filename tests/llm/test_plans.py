@@ -9,7 +9,7 @@ import pytest
 from handmade import MEZO, SMALL, judged, tuned
 from small_runs import opt, random_models
 
-from helene.lab.store import Record, read_jsonl
+from helene.lab.runs.store import Record, read_jsonl
 from llm_bench.cli import committed_pages
 from llm_bench.data.stream import BatchStream
 from llm_bench.protocol import plan

@@ -8,7 +8,7 @@ import torch
 from small_runs import opt, result_of
 
 from helene import cli as helene_cli
-from helene.lab.store import read_jsonl
+from helene.lab.runs.store import read_jsonl
 from llm_bench.cost import products as measured
 from llm_bench.runs import products
 from llm_bench.runs.run import run

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_runs import comparable, opt, result_of
 
-from helene.lab import canonical
-from helene.lab.executors import InlineExecutor
-from helene.lab.store import Store, config_key
-from helene.lab.sweep import sweep
+from helene.lab.runs import canonical
+from helene.lab.runs.store import Store, config_key
+from helene.lab.sweeps.executors import InlineExecutor
+from helene.lab.sweeps.sweep import sweep
 from llm_bench.data.stream import BatchStream
 from llm_bench.runs import config as configs
 from llm_bench.runs.config import from_dict
@@ -359,7 +359,7 @@ def test_measuring_imports_with_little_installed():
     import subprocess
     import sys
 
-    blocked = ("matplotlib", "datasets", "distributed", "jaxtyping", "hypothesis", "helene.lab.pages")
+    blocked = ("matplotlib", "datasets", "distributed", "jaxtyping", "hypothesis", "helene.lab.report.pages")
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys({blocked!r}))

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from helene import cli as helene_cli
-from helene.lab.store import Record
+from helene.lab.runs.store import Record
 from llm_bench.protocol import plan
 from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import Cell, choose
@@ -72,7 +72,7 @@ def test_the_page_has_them_too():
 
 
 def test_the_table_is_put_between_its_marks_and_nowhere_else(tmp_path, capsys):
-    from helene.lab.records import write_jsonl
+    from helene.lab.runs.records import write_jsonl
 
     write_jsonl(tmp_path / "r.jsonl", GRID, "test")
     target = tmp_path / "page.md"

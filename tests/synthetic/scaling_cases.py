@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from helene.lab.records import Record
+from helene.lab.runs.records import Record
 from synthetic.design import CONTROLS, control_config, trials
 
 LETTERS = {"reached": "r"}

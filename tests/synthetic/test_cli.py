@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from helene.lab import canonical
-from helene.lab.store import Store
+from helene.lab.runs import canonical
+from helene.lab.runs.store import Store
 from synthetic.run import run_cell
 
 TINY = """

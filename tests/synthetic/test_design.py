@@ -9,7 +9,7 @@ from importlib import resources
 
 import pytest
 
-from helene.lab import canonical
+from helene.lab.runs import canonical
 from synthetic.design import CONTROLS, FIRST_ORDER, control_config, load, presets, seeds, spaces, trials
 from synthetic.methods import METHODS
 from synthetic.run import cost

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import synthetic
-from helene.lab.scaling_figure import ScalingSeries, scaling_figure
+from helene.lab.scaling.scaling_figure import ScalingSeries, scaling_figure
 from synthetic.analysis.least_steps import least_line, least_mean, least_median
 
 RECORDS = Path(synthetic.__file__).parent / "records"

@@ -132,7 +132,7 @@ def _lengths_by_step() -> str:
 
 
 def _figure() -> str:
-    from helene.lab.figures import Line, line_figure
+    from helene.lab.report.figures import Line, line_figure
 
     lengths, _ = simulated()
     steps = np.unique(np.round(np.geomspace(1, STEPS, 60)).astype(int))

@@ -212,7 +212,7 @@ def _best_preconditioner(times: int = 1) -> bool:
 def _figure() -> str:
     import numpy as np
 
-    from helene.lab.figures import Line, line_figure
+    from helene.lab.report.figures import Line, line_figure
 
     sigma = np.geomspace(1e-4, 1, 1000)
     floors = np.geomspace(1e-5, 10, 61)

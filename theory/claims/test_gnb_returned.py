@@ -145,7 +145,7 @@ def _spread(at: ledger.Instance) -> ledger.Sides:
 
 
 def _figure() -> str:
-    from helene.lab.figures import Line, line_figure
+    from helene.lab.report.figures import Line, line_figure
 
     batches = [2**k for k in range(11)]
     lines = []

@@ -133,7 +133,7 @@ def _ranks() -> str:
 
 
 def _figure() -> str:
-    from helene.lab.figures import Line, line_figure
+    from helene.lab.report.figures import Line, line_figure
 
     dense = np.unique(np.round(np.geomspace(4, 1e5, 60)).astype(int))
     lines = [

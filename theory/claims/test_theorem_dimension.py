@@ -91,7 +91,7 @@ def _bound_of_needle(root: int) -> float:
 
 
 def _figure() -> str:
-    from helene.lab.figures import Line, line_figure
+    from helene.lab.report.figures import Line, line_figure
 
     roots = [2**k for k in range(1, 7)]
     dimensions = [root**2 for root in roots]

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.lab.page_footer import write_rows
-from helene.lab.report_files import write_summary, write_text
+from helene.lab.report.page_footer import write_rows
+from helene.lab.report.report_files import write_summary, write_text
 from theory.ledger import library
 from theory.ledger.claim import Claim, Evidence, Line, Proof, Verdict, Witness
 from theory.ledger.ids import IDS, SECTIONS

@@ -9,8 +9,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from helene.lab import pages
-from helene.lab.provenance import provenance
+from helene.lab.report import pages
+from helene.lab.runs.provenance import provenance
 from theory.ledger import book
 from theory.ledger.claim import RULE, Verdict
 from theory.ledger.typeset import typeset

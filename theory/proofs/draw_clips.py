@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from helene.lab.figures import Drawing, Line, line_figure
+from helene.lab.report.figures import Drawing, Line, line_figure
 from theory.losses.piecewise import halving
 from theory.proofs import bounds
 from theory.proofs.problems import Diagonal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from helene.lab.figures import Drawing, Line, line_figure
+from helene.lab.report.figures import Drawing, Line, line_figure
 from theory.proofs import curvature_from_forwards as page
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from helene.lab.figures import Drawing, Line, line_figure
+from helene.lab.report.figures import Drawing, Line, line_figure
 from theory.proofs import step_counts
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from helene.lab.figures import Drawing, Line, line_figure
+from helene.lab.report.figures import Drawing, Line, line_figure
 from synthetic.analysis.least_steps import least_share
 from theory.proofs import two_evaluations as page
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy.stats import chi2, kstest
 
-from helene.lab.records import Record
+from helene.lab.runs.records import Record
 from synthetic.estimators import draws, forward_only
 from synthetic.estimators.analysis import findings_of
 from synthetic.estimators.design import batch_config, configs, forward_config
@@ -166,7 +166,7 @@ def test_failed_cells_are_left_out_and_all_failed_is_an_error(records):
 
 
 def test_page_and_summary(records, tmp_path):
-    from helene.lab import canonical
+    from helene.lab.runs import canonical
     from synthetic.estimators.page import write_page
 
     said, sound = write_page(tmp_path, records, "helene scaling agnb", {})

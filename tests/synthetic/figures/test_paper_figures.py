@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import helene
-from helene.lab import canonical
-from helene.lab.records import Record, config_key, read_jsonl
+from helene.lab.runs import canonical
+from helene.lab.runs.records import Record, config_key, read_jsonl
 from synthetic.figures import ablation, ablation_page, digits, floor, floor_page, toy, toy_page, triggers, triggers_page
 from synthetic.figures.pages import Statement, combined, write_figure
 from synthetic.figures.trials import at_edge, best_trial, combinations

@@ -15,9 +15,9 @@ from markupsafe import escape
 from pyarrow import parquet
 
 import synthetic
-from helene.lab import canonical
-from helene.lab.pages import write_index, write_text
-from helene.lab.records import Record, read_jsonl
+from helene.lab.report.pages import write_index, write_text
+from helene.lab.runs import canonical
+from helene.lab.runs.records import Record, read_jsonl
 from helene.noise import NOISE_VERSION
 from synthetic.analysis.results import collect
 from synthetic.analysis.tuning import cells_where_h_acts, h_acts

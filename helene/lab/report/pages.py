@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from helene.lab import page_footer
-from helene.lab.report_files import Part, read_parts, write_summary, write_text
+from helene.lab.report import page_footer
+from helene.lab.report.report_files import Part, read_parts, write_summary, write_text
 
 if TYPE_CHECKING:
-    from helene.lab.drawing import Drawing
+    from helene.lab.report.drawing import Drawing
 
 __all__ = [
     "Section",
@@ -36,7 +36,11 @@ __all__ = [
 ]
 
 _TEMPLATES = Environment(
-    loader=PackageLoader("helene.lab"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    loader=PackageLoader("helene.lab.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
 _TONES = {
     ("good", "✓"): ("consistent", "holds", "reached", "sound", "passed"),
@@ -87,7 +91,7 @@ def render_page(
         answer: What was found, in one sentence; it stands first.
         sections: In order.
         command: What remakes the page.
-        provenance: From :func:`helene.lab.provenance.provenance`, shown at the foot.
+        provenance: From :func:`helene.lab.runs.provenance.provenance`, shown at the foot.
         lead: Pieces between the answer and the contents: badges, a picture.
         back: Where "all reports" leads; empty for no such link.
         downloads: (label, address) of each file with the page's numbers.

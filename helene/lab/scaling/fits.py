@@ -1,7 +1,7 @@
 """Scaling laws from measured cells: power laws and linear laws, with intervals, censoring and held-out errors.
 
 One rule for censored cells everywhere: a cell whose median is infinite is known to lie at or above its cap, and enters
-the fit as such (Tobit, :mod:`helene.lab.laws`). It is never dropped, and never taken for its cap.
+the fit as such (Tobit, :mod:`helene.lab.scaling.laws`). It is never dropped, and never taken for its cap.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from helene.lab.cells import Array, Cells, median_interval, percentile_interval, ratio_of_medians
-from helene.lab.laws import Law, LinearLaw, PowerLaw, fit_rows
+from helene.lab.scaling.cells import Array, Cells, median_interval, percentile_interval, ratio_of_medians
+from helene.lab.scaling.laws import Law, LinearLaw, PowerLaw, fit_rows
 
 __all__ = [
     "CandidateLaw",

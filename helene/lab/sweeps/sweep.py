@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from helene.lab import canonical
-from helene.lab import provenance as origin
-from helene.lab.executors import Executor, Outcome, ProcessExecutor, Run
-from helene.lab.progress import Progress
-from helene.lab.store import Record, Store, config_key
+from helene.lab.runs import canonical
+from helene.lab.runs import provenance as origin
+from helene.lab.runs.store import Record, Store, config_key
+from helene.lab.sweeps.executors import Executor, Outcome, ProcessExecutor, Run
+from helene.lab.sweeps.progress import Progress
 
 
 def sweep(
@@ -39,13 +39,13 @@ def sweep(
             one), since it is sent to spawned processes; everything that decides the result is in the config.
         store: Where the records go, open for writing.
         jobs: Number of worker processes, each with one torch and BLAS thread.
-        provenance: Stored with every new record; default :func:`helene.lab.provenance.provenance`.
+        provenance: Stored with every new record; default :func:`helene.lab.runs.provenance.provenance`.
         progress: Whether to show progress and time left on stderr.
         cost: Expected seconds of a config, up to a factor. The longest start first, so that none is left alone at the
             end, and time left is judged by it. Default: all equal, in the order given.
         reads: What the report makes of a record. A finished one on which it raises (one that was merged from elsewhere,
             say) is run again.
-        executor: What runs the cells; default :class:`~helene.lab.executors.ProcessExecutor` with ``jobs``.
+        executor: What runs the cells; default :class:`~helene.lab.sweeps.executors.ProcessExecutor` with ``jobs``.
 
     Returns:
         The records, in the order of ``configs``.

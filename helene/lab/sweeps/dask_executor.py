@@ -18,8 +18,8 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from helene.lab.executors import Outcome, Run, call, limit_torch_threads
-from helene.lab.provenance import provenance
+from helene.lab.runs.provenance import provenance
+from helene.lab.sweeps.executors import Outcome, Run, call, limit_torch_threads
 
 _LOOK_EVERY_SECONDS = 1.0  # for workers that joined or left, and whether the scheduler is there
 # The command and its time are the sweep's, not the worker's.
@@ -31,7 +31,7 @@ class ClusterError(RuntimeError):
 
 
 class DaskExecutor:
-    """An executor for `helene.lab.sweep`; close it, or use it as a context manager, when the sweep is over.
+    """An executor for `helene.lab.sweeps.sweep`; close it, or use it as a context manager, when the sweep is over.
 
     Args:
         address: Of the scheduler, such as ``tcp://host:8786``.
@@ -86,7 +86,7 @@ class DaskExecutor:
         return min([int(worker["nthreads"]), *offers])
 
     def outcomes(self, run: Run, configs: Sequence[dict[str, Any]]) -> Iterator[Outcome]:
-        """See `helene.lab.executors.Executor`: cells in the order in which they end.
+        """See `helene.lab.sweeps.executors.Executor`: cells in the order in which they end.
 
         Never more cells are with the cluster than it can run at once: one that waits on a worker would share the blame
         for that worker's death.

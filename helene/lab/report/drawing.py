@@ -19,7 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from helene.lab.report_files import write_file, write_text
+from helene.lab.report.report_files import write_file, write_text
 
 # Okabe and Ito's palette, its blue and green lightened and its yellow left out, so that each stands out on white and
 # on near-black. Markers and dashes differ too: nothing is told by colour alone.

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.lab.records import Record
-from helene.lab.report_files import write_file, write_text
+from helene.lab.report.report_files import write_file, write_text
+from helene.lab.runs.records import Record
 
 FIND_RECORD = "helene records show ID"
 CITATION = """\

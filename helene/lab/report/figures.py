@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from helene.lab.drawing import (
+from helene.lab.report.drawing import (
     DASHES,
     INK,
     MARKERS,
@@ -22,7 +22,7 @@ from helene.lab.drawing import (
     short,
     style,
 )
-from helene.lab.scaling_figure import ScalingSeries, scaling_figure
+from helene.lab.scaling.scaling_figure import ScalingSeries, scaling_figure
 
 __all__ = [
     "Drawing",

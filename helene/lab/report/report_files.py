@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from helene.inputs import files
-from helene.lab import canonical
+from helene.lab.runs import canonical
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Part:
         made: Whether its summary is there.
         link: Its page, relative to the index; empty when there is none.
         leaves: Its further pages, their links relative to the index.
-        front: What it gives to the top of the index page, see `helene.lab.pages.write_index`.
+        front: What it gives to the top of the index page, see `helene.lab.report.pages.write_index`.
         toy: Whether it shows the way only, so that it stands last.
     """
 

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from helene.inputs.files import check_apart
-from helene.lab import canonical
-from helene.lab.lock import FileLock, LockHeldError
-from helene.lab.records import (
+from helene.lab.runs import canonical
+from helene.lab.runs.lock import FileLock, LockHeldError
+from helene.lab.runs.records import (
     EXPORT_LIMIT_BYTES,
     Record,
     StoreError,

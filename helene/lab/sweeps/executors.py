@@ -1,6 +1,7 @@
 """Where the cells of a sweep run: this process, or worker processes that may die without taking others along.
 
-The seam for more: anything with :class:`Executor`'s one method can carry a sweep (`helene.lab.dask_executor`, for one).
+The seam for more: anything with :class:`Executor`'s one method can carry a sweep (one is
+`helene.lab.sweeps.dask_executor`).
 """
 
 from __future__ import annotations

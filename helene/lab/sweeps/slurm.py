@@ -1,4 +1,4 @@
-"""A Dask cluster on SLURM for the sweeps: ``python -m helene.lab.slurm --help``.
+"""A Dask cluster on SLURM for the sweeps: ``python -m helene.lab.sweeps.slurm --help``.
 
 The cluster lives as long as that command does; sweeps use it by ``--scheduler ADDRESS``. One process with one thread
 per core, so that a cell that dies takes no other along.
@@ -105,7 +105,7 @@ def _jobqueue() -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m helene.lab.slurm",
+        prog="python -m helene.lab.sweeps.slurm",
         description="Start a Dask cluster of SLURM jobs and keep it until Ctrl-C; sweeps use it by --scheduler.",
     )
     parser.add_argument("--script", action="store_true", help="print the script of one job and do nothing")
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("the jobs are queued; Ctrl-C ends them and the scheduler", file=sys.stderr)
             threading.Event().wait()
     except ValueError as err:
-        print(f"helene.lab.slurm: {err}", file=sys.stderr)
+        print(f"helene.lab.sweeps.slurm: {err}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

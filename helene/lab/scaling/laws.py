@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from scipy.special import erfcx
 
-from helene.lab.cells import Array, Mask
+from helene.lab.scaling.cells import Array, Mask
 
 _NEWTON_ITERATIONS = 60
 _MAX_ITERATIONS = 2000

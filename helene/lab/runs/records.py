@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from helene.inputs.files import write_text
-from helene.lab import canonical
+from helene.lab.runs import canonical
 
 EXPORT_LIMIT_BYTES = 1 << 20
 
@@ -39,7 +39,7 @@ class Record:
         experiment: The experiment it belongs to; the same config may occur in several.
         config: What was asked, all of it: nothing that changes the result may be missing.
         result: What came out. Wall-clock numbers end in ``_seconds``. ``status`` is one of the design's words.
-        provenance: Where and with what it ran (:func:`helene.lab.provenance.provenance`).
+        provenance: Where and with what it ran (:func:`helene.lab.runs.provenance.provenance`).
     """
 
     key: str
@@ -56,7 +56,7 @@ class Record:
         result: Mapping[str, Any],
         provenance: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Make a record, its values plain (see :func:`helene.lab.canonical.plain`) and its key computed.
+        """Make a record, its values plain (see :func:`helene.lab.runs.canonical.plain`) and its key computed.
 
         Raises:
             ValueError: If something in it has no JSON form.
@@ -81,7 +81,7 @@ class Record:
 
 
 def seal(experiment: str, key: str, config: str, result: str, provenance: str) -> str:
-    """The checksum that is kept beside a record, of its canonical JSON; see :class:`helene.lab.store.Store`."""
+    """The checksum that is kept beside a record, of its canonical JSON; see :class:`helene.lab.runs.store.Store`."""
     return hashlib.sha256("\n".join((experiment, key, config, result, provenance)).encode()).hexdigest()[:16]
 
 
@@ -91,7 +91,7 @@ def _sealed(record: Record) -> str:
 
 
 def write_jsonl(path: str | os.PathLike[str], records: Sequence[Record], name: str) -> None:
-    """Write records as one file, whole or not at all; see :meth:`helene.lab.store.Store.export_jsonl`.
+    """Write records as one file, whole or not at all; see :meth:`helene.lab.runs.store.Store.export_jsonl`.
 
     Raises:
         StoreError: If the file cannot be written, or would pass the limit; ``name`` names the records in the message.

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from helene.lab.cells import Array, log_medians
-from helene.lab.drawing import (
+from helene.lab.report.drawing import (
     INK,
     MARKERS,
     PALETTE,
@@ -22,6 +21,7 @@ from helene.lab.drawing import (
     plain_log_ticks,
     style,
 )
+from helene.lab.scaling.cells import Array, log_medians
 
 
 @dataclass(frozen=True)

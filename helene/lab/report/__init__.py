@@ -1,0 +1,1 @@
+"""Pages and figures: how they look, and the files in which they are written."""

@@ -1,0 +1,1 @@
+"""Scaling laws: measured cells, fits with intervals, their figure."""
