@@ -137,15 +137,24 @@ def test_the_page_on_language_models():
     found = learned.rows()
     page = learned.PAGE.read_text(encoding="utf-8")
     assert page == learned.placed(page, found), f"run: {learned.COMMAND}"
-    assert learned.sentence(found) in learned.README.read_text(encoding="utf-8"), f"run: {learned.COMMAND}"
-    for file in ("small-causal-sst2", "parts-causal-sst2", "small-masked-sst2", "all-causal-wic", "brief-causal-rte"):
+    readme = learned.README.read_text(encoding="utf-8")
+    assert learned.sentence(found) in readme, f"run: {learned.COMMAND}"
+    assert learned.count(found) in readme, f"run: {learned.COMMAND}"
+    for file in (
+        "small-causal-sst2",
+        "parts-causal-sst2",
+        "small-masked-sst2",
+        "all-causal-wic",
+        "all-causal-wsc",
+        "brief-causal-rte",
+    ):
         for method in ("mezo", "helene"):
             assert ", ".join(f"{value:.3f}" for value in accuracies(file, method)) in page, (file, method)
 
 
 def test_what_counts_as_learned():
     """Two standard errors above the better control; a method that was not run has no verdict."""
-    row = learned.Row("t", "m", 9, "f", {"zero-shot": [0.5], "bias-only": [0.6, 0.7], "mezo": [0.74]}, 100)
+    row = learned.Row("masked", "t", "m", 9, "f", {"zero-shot": [0.5], "bias-only": [0.6, 0.7], "mezo": [0.74]}, 100)
     assert (row.error, row.learned("mezo"), row.learned("helene")) == (0.05, False, None)
     row.results["mezo"] = [0.7, 0.81]
     assert row.learned("mezo")

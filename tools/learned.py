@@ -1,6 +1,6 @@
 """Where MeZO and HELENE learned, from the committed rows.
 
-``python -m tools.learned`` writes the table of ``docs/findings/language_models.md`` and the line of ``README.md``.
+``python -m tools.learned`` writes the table of ``docs/findings/language_models.md`` and two lines of ``README.md``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from statistics import fmean
 
 from helene.inputs.files import write_text
 from helene.lab.runs.records import read_jsonl
-from llm_bench.report.compare import TASKS
+from llm_bench.protocol.plan import Cell
+from llm_bench.report.cell_numbers import Numbers
+from llm_bench.report.compare import CONTROLS, TASKS, duels
+from llm_bench.tasks.task import Kind
 
 ROOT = Path(__file__).parents[1]
 ROWS, README = ROOT / "llm_bench" / "records" / "rows", ROOT / "README.md"
@@ -39,6 +42,7 @@ class Row:
     """The test results of one file of rows.
 
     Attributes:
+        kind: Of the model: causal or masked.
         task: As the paper writes it.
         model: Its short name.
         steps: Of the zeroth-order methods; 0 where none is there.
@@ -47,6 +51,7 @@ class Row:
         number: Test examples.
     """
 
+    kind: Kind
     task: str
     model: str
     steps: int
@@ -80,7 +85,7 @@ def rows() -> list[Row]:
             config, test = tests[0]
             steps = max(config["steps"] for config, _ in tests)
             task, model = TASKS[config["task"]], MODELS.get(config["model"], config["model"])
-            found.append(Row(task, model, steps, path.name, results, test["num_examples"]))
+            found.append(Row(config["kind"], task, model, steps, path.name, results, test["num_examples"]))
     return found
 
 
@@ -106,7 +111,7 @@ def table(found: Sequence[Row]) -> str:
 
 
 def sentence(found: Sequence[Row]) -> str:
-    """The line of the README; a task is named with its model."""
+    """The line of the README on where it learned; a task is named with its model."""
 
     def named(chosen: Sequence[Row]) -> str:
         return ", ".join(dict.fromkeys(f"{row.task} ({row.model})" for row in chosen))
@@ -115,6 +120,28 @@ def sentence(found: Sequence[Row]) -> str:
     parts = [f"{COLUMNS[method]} on {named([r for r in trained if r.learned(method)]) or 'none'}" for method in BOTH]
     neither = [row for row in trained if all(row.learned(method) is False for method in BOTH)]
     return f"**Where it learned**: {'; '.join(parts)}. **Where neither did**: {named(neither)}."
+
+
+def count(found: Sequence[Row]) -> str:
+    """The sentence of the README's first screen, by the rule of the pages (`llm_bench.report.compare.lead`).
+
+    Of two files with one task and kind of model that with more trained runs counts.
+    """
+
+    def runs(row: Row) -> int:
+        return sum(len(values) for name, values in row.results.items() if name not in CONTROLS)
+
+    most = {(row.kind, row.task): row for row in sorted(found, key=runs)}
+    percent = {
+        Cell(row.kind, row.task, name, "full"): Numbers(
+            tuple(100 * value for value in values), 100 * fmean(values), None, None, test_rows=row.number
+        )
+        for row in most.values()
+        for name, values in row.results.items()
+    }
+    fought = duels(percent)
+    helene, mezo = (sum(duel.winner == name for duel in fought) or "none" for name in ("HELENE", "MeZO"))
+    return f"HELENE beats MeZO beyond noise on {helene} of {len(fought)} tasks measured; MeZO beats HELENE on {mezo}."
 
 
 def placed(page: str, found: Sequence[Row]) -> str:
@@ -131,11 +158,12 @@ def placed(page: str, found: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    """Writes the table and the line."""
+    """Writes the table and the lines."""
     found = rows()
     write_text(PAGE, placed(PAGE.read_text(encoding="utf-8"), found))
     readme = README.read_text(encoding="utf-8")
-    write_text(README, re.sub(r"^\*\*Where it learned\*\*.*$", sentence(found), readme, flags=re.MULTILINE))
+    readme = re.sub(r"^\*\*Where it learned\*\*.*$", sentence(found), readme, flags=re.MULTILINE)
+    write_text(README, re.sub(r"HELENE beats MeZO beyond noise on [^.]*\.", count(found), readme))
     print(f"written: {PAGE.relative_to(ROOT)}, {README.relative_to(ROOT)}")
 
 
