@@ -46,7 +46,7 @@ kills: $(STAMP) ## 50 SIGKILLs of a sweep, then Ctrl-C at every line of a step: 
 	$(BIN)/python -m tests.lab.kills --kills 50
 	HELENE_DEEP=1 $(BIN)/pytest -q tests/core/test_interrupts.py
 
-DEEP := tests/core/test_interrupts.py tests/llm/test_memory.py tests/llm/test_plain_forward.py tests/synthetic/control_theory
+DEEP := tests/core/test_interrupts.py tests/llm/models/test_memory.py tests/llm/models/test_plain_forward.py tests/synthetic/control_theory
 deep: $(STAMP) ## what make test does in part, whole
 	HELENE_DEEP=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q $(DEEP)
 
@@ -62,7 +62,7 @@ bench-history: $(STAMP) ## build and measure the last HISTORY=10 commits, write 
 	@test -f $$HOME/.asv-machine.json || $(BIN)/asv machine --yes
 	$(BIN)/asv run --steps $(HISTORY) --skip-existing-commits HEAD~$(HISTORY)..HEAD || [ $$? -eq 2 ]
 	$(BIN)/asv publish
-	$(BIN)/python benchmarks/vendor_site.py
+	$(BIN)/python tools/vendor_site.py
 
 docs: $(STAMP) ## the site of docs/ and the docstrings: site/index.html, which opens without network
 	@$(BIN)/python -c 'import furo, myst_parser' 2>/dev/null || \

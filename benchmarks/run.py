@@ -33,7 +33,7 @@ SLACK["track_measured_over_predicted"] = 0.01
 def modules() -> list[str]:
     """Names of this folder's modules of benchmarks."""
     found = sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]))
-    return [name for name in found if name not in ("run", "common", "vendor_site")]
+    return [name for name in found if name not in ("run", "common")]
 
 
 def suites(only: Collection[str] = ()) -> Iterator[type]:

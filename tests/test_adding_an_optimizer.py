@@ -17,7 +17,7 @@ from helene.methods import ENTRIES
 from helene.steps.base import Base
 from helene.steps.first import FirstOrder
 from helene.steps.zeroth import ZerothOrder
-from tests.optimizers.contract_table import METHODS, quadratic
+from tests.optimizers.contract.contract_table import METHODS, quadratic
 
 ROOT = Path(__file__).parents[1]
 SEEN = """
@@ -33,7 +33,7 @@ from synthetic.analysis.verdicts import analyse
 from synthetic.design import load, trials
 from synthetic.report.pictures import pictures_of
 from synthetic.run import run_cell
-from tests.optimizers.contract_table import METHODS, quadratic
+from tests.optimizers.contract.contract_table import METHODS, quadratic
 from tests.paths import contract, table
 from tests.synthetic.scaling_cases import CONTROL_LAWS, made_up
 

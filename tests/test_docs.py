@@ -15,7 +15,7 @@ import torch
 import helene
 from helene.lab import costs
 from helene.rules import precision
-from tests.optimizers.contract_table import METHODS
+from tests.optimizers.contract.contract_table import METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

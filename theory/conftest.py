@@ -1,7 +1,7 @@
 """Makes pytest run the claims: collects them, judges each, prints the table, writes the ledger and its page.
 
-A claim is one test item, ``theory/claims/test_lemma7.py::L7``. The ledger and the page are written only by a run that
-judges everything: ``--claim``, a single module, ``-k`` and the like print their table and leave both as they are.
+A claim is one test item, ``theory/claims/lemmas/test_lemma7.py::L7``. The ledger and the page are written only by a run
+that judges everything: ``--claim``, a single module, ``-k`` and the like print their table and leave both as they are.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Generator[None, Any, Any]:
     """Keeps the outcome of each check of a proof page, the time of its search included."""
     report = yield
-    if isinstance(item, pytest.Function) and item.path.parent == book.PROOFS:
+    if isinstance(item, pytest.Function) and book.PROOFS in item.path.parents:
         checks = item.config.stash[PROOFS].setdefault(item.path.stem.removeprefix("test_"), {})
         check = checks.setdefault(item.name, {"text": _spoken(item), "passed": True, "seconds": 0.0})
         check["passed"] &= report.passed

@@ -1,4 +1,4 @@
-r"""The fewest steps that any method needs on quadratics: `theory/proofs/two_evaluations.md`.
+r"""The fewest steps that any method needs on quadratics: `theory/proofs/limits/two_evaluations.md`.
 
 A reading is a loss, a difference of two, or a directional derivative. L = ½(θ−θ*)ᵀH(θ−θ*), θ_0 = 0, H^{1/2}θ* uniform
 on a sphere; the method knows H and G_0. Layers do not enter. Scipy only.
@@ -13,7 +13,7 @@ from scipy.special import betainc
 BOUND = (
     "On quadratics no method that sees two losses a step can take O(max_i d_i) steps: with a random minimiser it needs "
     "(1 − target) d / 2 in the mean, (1 − target) d if it uses only their difference, as HELENE and MeZO do, whatever "
-    "the layers are (theory/proofs/two_evaluations.md)."
+    "the layers are (theory/proofs/limits/two_evaluations.md)."
 )
 
 

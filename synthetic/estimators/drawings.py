@@ -84,6 +84,6 @@ def drawings_of(findings: Findings) -> dict[str, tuple[Drawing, str]]:
                 xlog=True,
             ),
             "Spearman's rank correlation of h with the true diagonal: medians of 10 runs, their 95 % intervals. "
-            "Dashed: what `theory/proofs/curvature_from_forwards.md` predicts, to leading order in 1/d.",
+            "Dashed: what `theory/proofs/curvature/curvature_from_forwards.md` predicts, to leading order in 1/d.",
         )
     return out

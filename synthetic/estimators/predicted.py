@@ -1,4 +1,4 @@
-r"""What h from SPSA gradients must tell of single coordinates, from `theory/proofs/curvature_from_forwards.md`.
+r"""What h from SPSA gradients must tell of single coordinates: `theory/proofs/curvature/curvature_from_forwards.md`.
 
 With S the sum of the true diagonal and w_j = d · (diagonal)_j / S, the average of K estimates is, to leading order in
 1/d, a common part plus 2 w_j S/d plus independent noise of variance 6 S²/K. Never imports torch.

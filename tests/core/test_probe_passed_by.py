@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from helene import MeZO, layer_groups
 from helene.evaluation.probe import Direction, Probe, Target
-from tests.optimizers.contract_table import METHODS, Method
+from tests.optimizers.contract.contract_table import METHODS, Method
 
 
 def _net() -> Any:

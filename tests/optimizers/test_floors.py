@@ -10,7 +10,7 @@ from torch import nn
 
 import helene
 from helene.steps.statistics import expected_cosine
-from tests.optimizers.contract_table import logistic, transformer
+from tests.optimizers.contract.contract_table import logistic, transformer
 
 
 class Counted:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import helene
 from helene.integrations.checkpoints import load_checkpoint, save_checkpoint
-from tests.optimizers.contract_table import METHODS, logistic, tied, transformer
+from tests.optimizers.contract.contract_table import METHODS, logistic, tied, transformer
 
 OPTIONS = {"Helene": {"anneal_horizon": 20, "batch_size": 4, "interval": 2}}
 BATCH, PARTS, STEPS = 2, 2, 6

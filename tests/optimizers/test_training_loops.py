@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import helene
 from helene.engine import Engine
-from tests.optimizers.contract_table import METHODS
+from tests.optimizers.contract.contract_table import METHODS
 
 all_methods = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 

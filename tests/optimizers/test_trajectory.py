@@ -15,7 +15,7 @@ import torch
 
 import helene
 from helene.steps.trajectory import Trajectory
-from tests.optimizers.contract_table import METHODS, lora, quadratic, transformer
+from tests.optimizers.contract.contract_table import METHODS, lora, quadratic, transformer
 
 REPLAYABLE = [m for m in METHODS if m.zeroth_order]
 

@@ -100,11 +100,11 @@ def test_the_page_has_a_section_for_every_claim_and_needs_no_network(records: li
 
 def test_the_page_shows_the_proofs_with_what_their_checks_came_to(records: list[dict]) -> None:
     html = page.render(records[:1], proofs=PROOFS)
-    for name in book.proof_counts({}):
+    for name, path in book.proof_pages().items():
         assert f'href="#{name}.md"' in html
         assert f'<div id="{name}.md">' in html
-        assert f"pytest theory/proofs/test_{name}.py" in html
-        assert (book.PROOFS / f"test_{name}.py").is_file()
+        assert f"pytest theory/proofs/{path.parent.name}/test_{name}.py" in html
+        assert path.with_name(f"test_{name}.py").is_file()
     assert "1 of 2 fail" in html
     assert "1 passed" in html
     assert html.count("none ran") == 2 * (len(book.proof_counts({})) - len(PROOFS))

@@ -182,7 +182,7 @@ _SAID = {
 
 NO_METHOD = (
     "No method that sees two losses a step can take O(max_i d_i) steps: on quadratics it needs order d, whatever the "
-    "layers (theory/proofs/two_evaluations.md)."
+    "layers (theory/proofs/limits/two_evaluations.md)."
 )
 
 
@@ -200,16 +200,21 @@ def headline(records: Sequence[Mapping[str, Any]], proofs: Proofs) -> str:
     return (f"{NO_METHOD} " if proved else "") + answer(records)
 
 
+def proof_pages() -> dict[str, Path]:
+    """The pages of ``theory/proofs`` by name, in their order."""
+    found = (path for path in PROOFS.rglob("*.md") if path.stem != "README")
+    return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
+
+
 def proof_counts(proofs: Proofs) -> dict[str, dict[str, Any]]:
     """For each page of ``theory/proofs``, in their order: its checks in this run, how many passed, their seconds."""
-    pages = sorted(path.stem for path in PROOFS.glob("*.md") if path.stem != "README")
     return {
         page: {
             "checks": len(proofs.get(page, ())),
             "passed": sum(check["passed"] for check in proofs.get(page, ())),
             "seconds": round(sum(check["seconds"] for check in proofs.get(page, ())), 3),
         }
-        for page in pages
+        for page in proof_pages()
     }
 
 

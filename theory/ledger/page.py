@@ -165,7 +165,7 @@ def _claim(entry: Record, figures: Figures) -> list[Markup]:
 
 def _labelled(label: str, text: str, more: Markup | str = "") -> Markup:
     """A paragraph that opens with a label; ``more`` follows its text."""
-    body = Markup(re.sub(r"theory/proofs/(\w+\.md)", r'<a href="#\1">theory/proofs/\1</a>', str(typeset(text))))
+    body = Markup(re.sub(r"theory/proofs/\w+/(\w+\.md)", r'<a href="#\1">\g<0></a>', str(typeset(text))))
     first, closing, rest = body.partition("</p>")
     start = Markup("<p><strong>{}.</strong> ").format(label) + Markup(first.removeprefix("<p>"))
     return (
@@ -231,7 +231,7 @@ def _proof_table(proofs: book.Proofs) -> Markup:
     """The pages of ``theory/proofs`` with what their checks came to in this run."""
     rows = []
     for name, found in book.proof_counts(proofs).items():
-        title = _proof_page(book.PROOFS / f"{name}.md")[0]
+        title = _proof_page(book.proof_pages()[name])[0]
         rows.append((Markup('<a href="#{0}.md">{1}</a>').format(name, title), _outcome(found), found["seconds"]))
     return pages.table(("page", "its checks", "seconds"), rows, caption="Statements proved in their place")
 
@@ -246,12 +246,15 @@ def _outcome(found: Mapping[str, Any]) -> Markup:
 
 def _proofs(proofs: book.Proofs) -> list[Markup]:
     """The pages of ``theory/proofs``: the overview, bound over count, then each page folded with its checks."""
-    pieces = [_proof_page(book.PROOFS / "README.md")[1], _proof_page(book.PROOFS / "step_counts.md")[1]]
+    paths = book.proof_pages()
+    pieces = [_proof_page(book.PROOFS / "README.md")[1], _proof_page(paths["step_counts"])[1]]
     for name, found in book.proof_counts(proofs).items():
-        title, body = _proof_page(book.PROOFS / f"{name}.md")
+        title, body = _proof_page(paths[name])
         rows = [(_passed(check), pages.number(check["seconds"], 2), check["text"]) for check in proofs.get(name, ())]
         table = pages.table(("", "seconds", "check"), rows, caption="Checks of this run", numeric=[1])
-        command = Markup('<p class="rerun"><code>pytest theory/proofs/test_{}.py</code></p>').format(name)
+        command = Markup('<p class="rerun"><code>pytest theory/proofs/{}/test_{}.py</code></p>').format(
+            paths[name].parent.name, name
+        )
         inside = [table, command] if name == "step_counts" else [body, table, command]
         summary = Markup("{} {}").format(title, _outcome(found))
         pieces.append(Markup('<div id="{}.md">{}</div>').format(name, pages.details(summary, inside)))
@@ -265,7 +268,7 @@ def _passed(check: Mapping[str, Any]) -> Markup:
 def _proof_page(path: Path) -> tuple[str, Markup]:
     """Title and body, drawings inline; links to its neighbours lead to their place on this page."""
     title, _, text = path.read_text(encoding="utf-8").partition("\n")
-    body = re.sub(r'href="(\w+\.md)"', r'href="#\1"', str(_demoted(typeset(text))))
+    body = re.sub(r'href="(?:\.\./)?(?:\w+/)?(\w+\.md)"', r'href="#\1"', str(_demoted(typeset(text))))
     body = re.sub(r'<img src="(\w+\.svg)"[^>]*>', lambda match: str(_drawing(path.with_name(match.group(1)))), body)
     return title.lstrip("# "), Markup(body)
 
