@@ -92,6 +92,13 @@ def takes_eps(name: str) -> bool:
     return "eps" in names(_class(get_method(name)).PROBING)
 
 
+def takes_examples(name: str) -> bool:
+    """Whether the method is told the loss of each example, not their mean."""
+    from helene.steps.plan import names
+
+    return name in METHODS and "groups" in names(_class(get_method(name)).PROBING)
+
+
 def captured(name: str) -> bool:
     """Whether the engine captures its steps: one pair of losses, and no batch or backward of the curvature's own."""
     from helene.engine.reasons import not_one_pair

@@ -63,7 +63,9 @@ def gpt2():
 
 def lora():
     config = LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    return get_peft_model(llama(), config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft's own, of transformers
+        return get_peft_model(llama(), config)
 
 
 class Plain(nn.Module):
