@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from helene.evaluation import rows
 from helene.evaluation.directions import Target, compute_dtype
@@ -78,6 +78,9 @@ class RowPerturbation(TorchFunctionMode):
         if not found:
             return func(*args, **kwargs)
         if self.watch is not None:
+            for leaf in tree_leaves((args, kwargs)):
+                if self._find(leaf) is None:
+                    self.watch.look(leaf)
             self.watch.paused = True
         try:
             return self._call(func, found, args, kwargs)
@@ -120,6 +123,8 @@ class RowPerturbation(TorchFunctionMode):
             return self._formed(func, value, args, kwargs)
         if vectors and len(found) == 1 and (plain in _ELEMENTWISE or plain[1:] in _ELEMENTWISE):
             return self._elementwise(func, name, value, args, kwargs)
+        if self.factors.groups == 1:
+            return func(*self._replaced(args), **self._replaced(kwargs))
         raise self._refusal(name, next((v for v in found if self._is_matrix(v)), value))
 
     def _is_matrix(self, value: Tensor) -> bool:
@@ -229,10 +234,12 @@ class RowPerturbation(TorchFunctionMode):
         return left, right
 
     def _stranger(self, x: Tensor, function: str) -> Tensor:
-        """What a matrix is multiplied by, which is no trained parameter."""
-        if self._find(x) is not None:
+        """What a matrix is multiplied by; no trained parameter, unless all rows see the same."""
+        if self._find(x) is None:
+            return x
+        if self.factors.groups > 1:
             raise self._refusal(function, x, " as its input")
-        return x
+        return self._replaced([x])[0]
 
     # --- vectors ---
 
@@ -279,13 +286,22 @@ class RowPerturbation(TorchFunctionMode):
         return self._values[index]
 
     def _replaced(self, arguments: Any) -> Any:
-        """Arguments with vectors as the only group sees them."""
+        """Arguments as the only group sees them; a matrix that is neither multiplied nor looked up is copied."""
 
         def perturbed(value: Tensor) -> Tensor:
             index = self._find(value)
-            return value if index is None else self._each(value, index).view(value.shape)
+            if index is None:
+                return value
+            return self._copied(value, index) if self._is_matrix(value) else self._each(value, index).view(value.shape)
 
         return tree_map_only(Tensor, perturbed, arguments)
+
+    def _copied(self, value: Tensor, index: int) -> Tensor:
+        self.read.add(index)
+        p, (left, right) = self.targets[index].tensor.detach(), self.factors.of(index)
+        assert right is not None
+        z = (left[0].T @ right[0]).mul_(self.factors.scale)
+        return torch.add(p.to(z.dtype), z, alpha=self.radius).to(p.dtype).to(value.dtype)
 
     def _elementwise(self, func: Any, name: str, value: Tensor, args: Any, kwargs: Any) -> Any:
         """A vector with something: of each group alone, or as the rows of the other tensor see it."""
