@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from helene import noise
-from helene.evaluation.directions import Target, compute_dtype
+from helene import kernels, noise
+from helene.evaluation.directions import Direction, Target, compute_dtype
+
+_ALIGNED = 8  # numbers: a parameter's start at a multiple of 32 bytes, which the kernel's wide accesses need
 
 
 class Factor(NamedTuple):
@@ -33,60 +35,81 @@ class Factor(NamedTuple):
 
 
 class Factors:
-    """The directions of one step, drawn when they are first asked for and kept as long as this is.
+    """The directions of a step, in memory that stays where it is from step to step; 0 before the first `draw`.
 
     Args:
         targets: The trained parameters, none with more than two axes.
-        seed: Of the run.
-        step: Of the run.
         groups: Number of directions.
         rank: r.
         signs: Whether elements are ±1; else they are standard normal.
     """
 
-    def __init__(
-        self, targets: Sequence[Target], seed: int, step: int, *, groups: int, rank: int, signs: bool = False
-    ) -> None:
-        self.targets, self.groups, self.rank = targets, groups, rank
-        self._key, self._signs = (seed, step), signs
-        self._drawn: dict[tuple[int, torch.dtype], Factor] = {}
+    def __init__(self, targets: Sequence[Target], *, groups: int, rank: int, signs: bool = False) -> None:
+        self.targets, self.groups, self.rank, self.signs = list(targets), groups, rank, signs
+        sizes, ends = [], dict[torch.device, int]()
+        for target in targets:
+            shape, device = target.tensor.shape, target.tensor.device
+            size = groups * (rank * sum(shape) if len(shape) == 2 else shape.numel())
+            start = ends.get(device, 0)
+            sizes.append((start, size))
+            ends[device] = start + -(-size // _ALIGNED) * _ALIGNED
+        self._flats = {device: torch.zeros(end, device=device) for device, end in ends.items()}
+        self._drawn = [
+            self._flats[target.tensor.device][start : start + size]
+            for target, (start, size) in zip(targets, sizes, strict=True)
+        ]
+        self._made: dict[tuple[int, torch.dtype], Factor] = {}
 
     @property
     def scale(self) -> float:
         """r^-1/2, by which the sum over k is multiplied."""
         return 1.0 / math.sqrt(self.rank)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the numbers drawn."""
+        return sum(flat.nbytes for flat in self._flats.values())
+
+    def draw(self, seed: int, step: int) -> Factors:
+        """Have the directions of a step: in one launch, where kernels are."""
+        self.forget()
+        left, ids = list(range(len(self.targets))), [target.id for target in self.targets]
+        if not self.signs:
+            for flat in self._flats.values():
+                flat.zero_()
+            left = kernels.write_perturbed(self._drawn, self._drawn, ids, Direction(seed, step), 1.0)
+        make = noise.signs if self.signs else noise.normal
+        for i in left:
+            self._drawn[i].copy_(make(seed, step, 0, ids[i], 0, self._drawn[i].numel(), self._drawn[i].device))
+        return self
+
+    def forget(self) -> None:
+        """Make copies in other dtypes anew when they are asked for."""
+        self._made.clear()
+
     def of(self, index: int, dtype: torch.dtype | None = None) -> Factor:
         """The directions of a parameter, in the dtype of arithmetic unless another is asked for."""
-        p = self.targets[index].tensor
-        wide = compute_dtype(p.dtype)
-        key = index, dtype or wide
-        if key not in self._drawn:
-            if key[1] == wide:
-                self._drawn[key] = self._draw(index, wide)
+        target = self.targets[index].tensor
+        key = index, dtype or compute_dtype(target.dtype)
+        if key not in self._made:
+            rows = self._drawn[index].to(key[1]).view(self.groups, -1)
+            if target.dim() != 2:
+                self._made[key] = Factor(rows, None)
             else:
-                self._drawn[key] = Factor(*(t if t is None else t.to(key[1]) for t in self.of(index)))
-        return self._drawn[key]
-
-    def _draw(self, index: int, dtype: torch.dtype) -> Factor:
-        target, make = self.targets[index], noise.signs if self._signs else noise.normal
-        shape = target.tensor.shape
-        size = self.rank * sum(shape) if len(shape) == 2 else shape.numel()
-        drawn = make(*self._key, 0, target.id, 0, self.groups * size, target.tensor.device)
-        rows = drawn.to(dtype).view(self.groups, size)
-        if len(shape) != 2:
-            return Factor(rows, None)
-        left, right = rows.split([self.rank * shape[0], self.rank * shape[1]], dim=1)
-        return Factor(*(part.reshape(self.groups, self.rank, -1) for part in (left, right)))
+                sides = rows.split([self.rank * size for size in target.shape], dim=1)
+                self._made[key] = Factor(*(side.unflatten(1, (self.rank, -1)) for side in sides))
+        return self._made[key]
 
     def alternating(self) -> Factors:
-        """These with every second group's direction reversed."""
-        signs = 1.0 - 2.0 * (torch.arange(self.groups) % 2)
-        turned = Factors(self.targets, *self._key, groups=self.groups, rank=self.rank, signs=self._signs)
+        """These with every second group's direction reversed, in memory of their own."""
+        turned = Factors(self.targets, groups=self.groups, rank=self.rank, signs=self.signs)
         for index in range(len(self.targets)):
-            left, right = self.of(index)
-            sign = signs.to(left).view(-1, *[1] * (left.dim() - 1))
-            turned._drawn[index, left.dtype] = Factor(left * sign, right)
+            mine, theirs = self.of(index), turned.of(index, torch.float32)
+            theirs.left.copy_(mine.left)
+            theirs.left[1::2].neg_()
+            if mine.right is not None and theirs.right is not None:
+                theirs.right.copy_(mine.right)
+        turned.forget()
         return turned
 
     def combination(self, coefficients: Sequence[float]) -> Any:

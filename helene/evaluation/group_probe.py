@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from helene.evaluation.directions import Target
 from helene.evaluation.factors import Factors
-from helene.evaluation.probe import Closure, is_compiled, scalar_loss
+from helene.evaluation.probe import Closure, is_compiled, one_number, scalar_loss
 from helene.evaluation.reads import BufferWatch, ReadWatch, reads_none
 from helene.evaluation.rowwise import WAY_OUT, RowPerturbation
 from helene.evaluation.swap import Scratch
@@ -31,7 +32,10 @@ class GroupProbe:
 
     Attributes:
         reads_none: Whether the evaluation that was checked read no parameter by an operation of torch.
+        recorded: Gives the losses of both sides in the place of the closure, see `helene.engine.groups`.
     """
+
+    recorded: Callable[[], Tensor] | None = None
 
     def __init__(self, targets: Sequence[Target], model: nn.Module | None = None) -> None:
         self.targets, self._model = list(targets), model
@@ -59,6 +63,10 @@ class GroupProbe:
                 parameter is read in a way that groups have no share in, or losses depend on other groups' rows.
             FloatingPointError: If a loss is not finite.
         """
+        if self.recorded is not None:
+            losses = self.recorded()
+            _check_finite(losses)
+            return losses[0], losses[1]
         watch, buffers = None, BufferWatch(None if self.checked else self._model)
         if not self.checked:
             watch = ReadWatch([target.tensor for target in self.targets])
@@ -83,6 +91,12 @@ class GroupProbe:
             return scalar_loss(value.mean() if isinstance(value, Tensor) and value.dim() else value)
 
     def _losses(self, closure: Closure, factors: Factors, radius: float, watch: ReadWatch | None = None) -> Tensor:
+        losses = self.losses(closure, factors, radius, watch)
+        _check_finite(losses)
+        return losses
+
+    def losses(self, closure: Closure, factors: Factors, radius: float, watch: ReadWatch | None = None) -> Tensor:
+        """The losses at theta + radius z_g, shape (examples,), detached; whether they are finite is not looked at."""
         mode, undo = RowPerturbation(self.targets, factors, radius, watch), Undo()
         written = [target.tensor._version for target in self.targets]
         try:
@@ -138,15 +152,16 @@ class GroupProbe:
             )
 
 
-def example_losses(value: object, groups: int, num_rows: int | None = None) -> Tensor:
+def example_losses(value: Any, groups: int, num_rows: int | None = None) -> Tensor:
     """A closure's losses, detached, floating point, shape (examples,).
 
     Raises:
         ValueError: If they are not one real number for each example or group.
-        FloatingPointError: If one is not finite.
     """
     if groups == 1 and not (isinstance(value, Tensor) and value.dim() == 1 and value.numel()):
-        return scalar_loss(value).reshape(1)
+        if not isinstance(value, Tensor):
+            return scalar_loss(value).reshape(1)
+        value = one_number(value, "the closure").reshape(1)
     if not isinstance(value, Tensor) or value.dim() != 1 or value.is_complex():
         got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise ValueError(
@@ -164,13 +179,16 @@ def example_losses(value: object, groups: int, num_rows: int | None = None) -> T
             "have equally many rows"
         )
     losses = value.detach()
-    losses = losses if losses.is_floating_point() else losses.double()
+    return losses if losses.is_floating_point() else losses.double()
+
+
+def _check_finite(losses: Tensor) -> None:
+    """Raise FloatingPointError unless all are finite; makes the host wait."""
     if not bool(torch.isfinite(losses).all()):
         raise FloatingPointError(
             f"the loss of an example is {losses[~torch.isfinite(losses)][0].item()}; parameters and state are "
             "unchanged. A smaller lr or eps or a wider dtype helps"
         )
-    return losses
 
 
 def _leave(depth: int) -> None:

@@ -74,9 +74,9 @@ class RowPerturbation(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if not self._holds(args) and not (kwargs and self._holds(kwargs.values())):
+            return func(*args, **kwargs)  # most functions, so that the way here is short
         found = list(self._found((*args, *kwargs.values())))
-        if not found:
-            return func(*args, **kwargs)
         if self.watch is not None:
             for leaf in tree_leaves((args, kwargs)):
                 if self._find(leaf) is None:
@@ -87,6 +87,14 @@ class RowPerturbation(TorchFunctionMode):
         finally:
             if self.watch is not None:
                 self.watch.paused = False
+
+    def _holds(self, values: Iterable[Any]) -> bool:
+        for value in values:
+            if id(value) in self._index or type(value) is Read:
+                return True
+            if type(value) in (list, tuple) and self._holds(value):
+                return True
+        return False
 
     def _found(self, values: Iterable[Any]) -> Iterable[Tensor]:
         """The trained parameters among arguments, and what was made of them."""
@@ -169,7 +177,8 @@ class RowPerturbation(TorchFunctionMode):
         if at is None:
             blocks = y.contiguous().view(given.shape[0], -1, given.shape[2])
             return blocks.baddbmm_(factor, given, alpha=scale).view(y.shape)
-        chosen = F.one_hot(at.reshape(-1), given.shape[0]).to(factor.dtype)[:, :, None] * factor
+        own = at.reshape(-1, 1) == torch.arange(given.shape[0], device=at.device)
+        chosen = own[:, :, None].to(factor.dtype) * factor
         flat = y.contiguous().view(-1, y.shape[-1])
         return flat.addmm_(chosen.flatten(1), given.flatten(0, 1), alpha=scale).view(y.shape)
 
@@ -271,7 +280,8 @@ class RowPerturbation(TorchFunctionMode):
         at = self._at(x.shape[:-1], index, function)
         if at is not None:
             return each[at.reshape(-1)].view(*x.shape[:-1], size)
-        return each.repeat_interleave(x.shape[0] // groups, dim=0).view(-1, *[1] * (x.dim() - 2), size)
+        repeated = each[:, None].expand(-1, x.shape[0] // groups, -1)
+        return repeated.reshape(-1, *[1] * (x.dim() - 2), size)
 
     def _each(self, value: Tensor, index: int) -> Tensor:
         """What each group sees of a vector, shape (groups, n), rounded once to its dtype."""

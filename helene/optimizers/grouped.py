@@ -99,7 +99,7 @@ class GroupedMeZO(ZerothOrder):
 
     Cost of a step: 2 forwards of the batch, one draw of z (G rank (m + n) numbers for a matrix of m x n), one pass over
     the parameters; the first makes one forward more, in which it looks whether examples are apart. No state but m.
-    Memory for the numbers drawn. Tied weights are one parameter with one direction. Examples are rows: groups are equal
+    Memory for the numbers drawn, which is kept. Tied weights are one parameter with one direction. Examples are rows: groups are equal
     parts of the first axis.
 
         optimizer = GroupedMeZO(model.named_parameters(), lr=1e-6, groups=16)
@@ -138,7 +138,7 @@ class GroupedMeZO(ZerothOrder):
         **options: Unpack[GroupedOptions],
     ) -> None:
         self.noise, self.chooses = GradientNoise(), groups == "auto"
-        self._drawn: tuple[Any, Factors] | None = None
+        self._forget_factors()
         hyper = {"lr": lr, "groups": 2 if self.chooses else groups, "momentum": momentum}
         super().__init__(params, hyper, options)
 
@@ -152,22 +152,24 @@ class GroupedMeZO(ZerothOrder):
         return super().plan(scheduled)
 
     def finish(self, plan: StepPlan, measured: Measured) -> None:
-        """See `Base`; the noise is taken in, and the directions are given back."""
+        """See `Base`; the noise is taken in."""
         super().finish(plan, measured)
         self.noise.add(measured.sample[0])
-        self._drawn = None
 
     def factors(self, plan: StepPlan) -> Factors:
         """The directions of a step, drawn once."""
         probing: Any = plan.probing
-        key = plan.step, probing, tuple(target.id for target in self.targets)
-        if self._drawn is None or self._drawn[0] != key:
+        made_for = probing.groups, probing.rank, probing.distribution
+        if self._factors is None or self._made_for != made_for:
             signs = probing.distribution == "rademacher"
-            made = Factors(
-                self.targets, probing.seed, plan.step, groups=probing.groups, rank=probing.rank, signs=signs
-            )
-            self._drawn = key, made
-        return self._drawn[1]
+            self._factors = Factors(self.targets, groups=probing.groups, rank=probing.rank, signs=signs)
+            self._made_for, self._drawn = made_for, None
+        key = plan.seed, plan.step
+        if self._drawn != key:
+            self._drawn = None
+            self._factors.draw(*key)
+            self._drawn = key
+        return self._factors
 
     def combination(self, plan: StepPlan, coefficients: Sequence[float], first_draw: int = 0) -> Chunk:
         """Σ_g a_g z_g by chunks."""
@@ -180,7 +182,8 @@ class GroupedMeZO(ZerothOrder):
 
     def _arrange(self, probing: Any) -> None:
         if self._arranged is None:
-            self._arranged, self._drawn = True, None
+            self._arranged = True
+            self._forget_factors()
             self.resolution = ResolutionWatch()
             self.probe: Any = GroupProbe(self.targets, self._model)
             self.probes, self.block_of = [self.probe], [0] * len(self.targets)
@@ -189,5 +192,10 @@ class GroupedMeZO(ZerothOrder):
         return {**super().__getstate__(), "chooses": self.chooses, "noise": self.noise}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._drawn = None
+        self._forget_factors()
         super().__setstate__(state)
+
+    def _forget_factors(self) -> None:
+        self._factors: Factors | None = None
+        self._made_for: tuple[Any, ...] = ()
+        self._drawn: tuple[int, int] | None = None

@@ -100,10 +100,13 @@ def takes_examples(name: str) -> bool:
 
 
 def captured(name: str) -> bool:
-    """Whether the engine captures its steps: one pair of losses, and no batch or backward of the curvature's own."""
+    """Whether an engine captures its steps: one pair of losses, and no batch or backward of the curvature's own.
+
+    Or one pair for each group of a batch.
+    """
     from helene.engine.reasons import not_one_pair
 
-    return not not_one_pair(_toy(name, {}).plan())
+    return takes_examples(name) or not not_one_pair(_toy(name, {}).plan())
 
 
 def forwards(name: str, hyper: Mapping[str, Any]) -> Callable[[int], int]:

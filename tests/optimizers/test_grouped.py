@@ -127,7 +127,7 @@ def test_places_that_were_gathered_keep_their_rows_group():
 
 def test_directions_depend_on_their_group_alone_and_chunks_are_parts():
     optimizer = GroupedMeZO(made(Plain).named_parameters(), groups=2)
-    few, many = (Factors(optimizer.targets, 5, 9, groups=groups, rank=2) for groups in (2, 5))
+    few, many = (Factors(optimizer.targets, groups=groups, rank=2).draw(5, 9) for groups in (2, 5))
     weights = [0.3, -1.2, 0.0, 0.0, 0.0]
     a, b = few.combination(weights[:2]), many.combination(weights)
     for i, target in enumerate(optimizer.targets):
