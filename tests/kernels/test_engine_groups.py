@@ -40,7 +40,19 @@ def test_recorded_steps_are_the_optimizers():
         theirs = second.step(lambda batch=batch: losses(twin, batch))
         assert torch.equal(ours, theirs), step
         assert all(map(torch.equal, model.parameters(), twin.parameters())), step
-    assert modes == ["plain", "graph", "plain", "graph", "graph", "graph", "graph", "plain", *["plain"] * 2, "graph", "graph"]
+    assert modes == [
+        "plain",
+        "graph",
+        "plain",
+        "graph",
+        "graph",
+        "graph",
+        "graph",
+        "plain",
+        *["plain"] * 2,
+        "graph",
+        "graph",
+    ]
     recorded.replay(GroupedMeZO(fresh.named_parameters(), 9.0, momentum=0.9))
     assert all(map(torch.equal, model.parameters(), fresh.parameters()))
 

@@ -53,7 +53,9 @@ class Linear(nn.Module):
         mean = torch.full((30,), 1.0 / math.sqrt(30)).double()
         spread = math.sqrt(self.noise / 30) * torch.randn(examples, 30, generator=self.generator).double()
         gradients = (mean + spread).view(examples, 6, 5)
-        return lambda: (nn.functional.linear(torch.eye(5).double().expand(examples, 5, 5), self.weight).mT * gradients).sum(dim=(1, 2))
+        return lambda: (
+            nn.functional.linear(torch.eye(5).double().expand(examples, 5, 5), self.weight).mT * gradients
+        ).sum(dim=(1, 2))
 
 
 @pytest.mark.parametrize(("noise", "groups", "law"), [(4.0, 4, "gaussian"), (20.0, 2, "rademacher")])

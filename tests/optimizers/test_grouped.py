@@ -53,7 +53,9 @@ def moves_as(optimizer, step, closure, loss, *, groups, rank=1, signs=False, tol
         assert (target.tensor - (old - LR * g)).abs().max() <= tolerance * moved, target.name
 
 
-@pytest.mark.parametrize(("groups", "rank", "law"), [(1, 1, "gaussian"), (2, 1, "rademacher"), (3, 2, "gaussian"), (6, 1, "gaussian")])
+@pytest.mark.parametrize(
+    ("groups", "rank", "law"), [(1, 1, "gaussian"), (2, 1, "rademacher"), (3, 2, "gaussian"), (6, 1, "gaussian")]
+)
 @pytest.mark.parametrize("make", MODELS, ids=lambda m: m.__name__)
 def test_a_step_is_that_of_perturbed_copies(make, groups, rank, law):
     model, (batch, labels) = made(make), batch_of()
@@ -121,7 +123,9 @@ def test_places_that_were_gathered_keep_their_rows_group():
     moves_as(optimizer, 1, closure, lambda g: closure(2 * g, 2 * g + 2).mean(), groups=3, rank=2)
     assert rows.gathered() is None
     model.tells = False
-    with pytest.raises(ValueError, match=r"norm.weight is read by torch's layer_norm, .* \(1, 9\) where the batch has 6"):
+    with pytest.raises(
+        ValueError, match=r"norm.weight is read by torch's layer_norm, .* \(1, 9\) where the batch has 6"
+    ):
         GroupedMeZO(model.named_parameters(), LR, groups=3).step(closure)
 
 
@@ -234,7 +238,10 @@ def columns():
 
 def by_rows():
     layer = nn.Linear(4, 8)
-    return Lambda(layer, lambda x: layer(x.view(3, 2, 4).transpose(0, 1).reshape(6, 4)).view(2, 3, 8).transpose(0, 1).reshape(6, 8))
+    return Lambda(
+        layer,
+        lambda x: layer(x.view(3, 2, 4).transpose(0, 1).reshape(6, 4)).view(2, 3, 8).transpose(0, 1).reshape(6, 8),
+    )
 
 
 def in_place():
@@ -256,7 +263,10 @@ def batch_norm_frozen():
 REFUSED = {
     "batch_norm": (Batched, "parameter norm.weight is read by torch's batch_norm"),
     "statistics": (batch_norm_frozen, "examples are not apart"),
-    "group_norm": (lambda: nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4)), "1.weight is read by torch's group_norm"),
+    "group_norm": (
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4)),
+        "1.weight is read by torch's group_norm",
+    ),
     "attention": (attention, "in_proj_weight is read by torch's multi_head_attention_forward"),
     "lstm": (lstm, "weight_ih_l0 is read by torch's lstm"),
     "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), "original1 is read by torch's"),
@@ -314,7 +324,9 @@ def test_an_example_whose_loss_is_not_finite_moves_nothing():
     assert all(map(torch.equal, before, model.parameters()))
 
 
-@pytest.mark.parametrize("options", [{"groups": 0}, {"groups": 2.0}, {"groups": "all"}, {"rank": 0}, {"distribution": "sphere"}])
+@pytest.mark.parametrize(
+    "options", [{"groups": 0}, {"groups": 2.0}, {"groups": "all"}, {"rank": 0}, {"distribution": "sphere"}]
+)
 def test_options_out_of_range(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         GroupedMeZO(nn.Linear(2, 2).named_parameters(), **options)
