@@ -97,20 +97,23 @@ class GroupEngine:
             self._record(shape, layout, plan, factors)
             if shape.refused:
                 return self._step(batch)
-        assert shape.static is not None and shape.recorded is not None and shape.losses is not None
-        shape.static.fill(layout)
+        static, recorded, losses = shape.static, shape.recorded, shape.losses
+        assert static is not None
+        assert recorded is not None
+        assert losses is not None
+        static.fill(layout)
         self.mode, self.reason = "graph", ""
-        recorded, losses = shape.recorded, shape.losses
 
         def replayed() -> Tensor:
             recorded.replay()
             return losses
 
-        optimizer.probe.recorded = replayed
+        probe: Any = optimizer.probe
+        probe.recorded = replayed
         try:
             return optimizer.step(lambda: self.loss(self.model, batch))
         finally:
-            optimizer.probe.recorded = None
+            probe.recorded = None
 
     def _keep(self, key: Any) -> None:
         self._shapes.setdefault(key, _Shape())
@@ -125,8 +128,8 @@ class GroupEngine:
     def _record(self, shape: _Shape, layout: batches.Layout, plan: StepPlan, factors: Factors) -> None:
         """Record both forwards of a shape, or note why that cannot be."""
         probing: Any = plan.probing
-        static = batches.Static(layout, self._device)
-        probe, eps = self.optimizer.probe, probing.eps
+        probe: Any = self.optimizer.probe
+        static, eps = batches.Static(layout, self._device), probing.eps
 
         def forwards() -> Tensor:
             factors.forget()  # copies in the dtype of products belong to the graph

@@ -37,12 +37,12 @@ class Read(Tensor):
     """What a function has made of a trained parameter alone; a matrix in another form, or a vector of each group.
 
     Attributes:
-        index: Of the parameter.
-        values: What each group sees of a vector, shape (groups, n); None for a matrix.
+        parameter: Its index.
+        by_group: What each group sees of a vector, shape (groups, n); None for a matrix.
     """
 
-    index: int
-    values: Tensor | None
+    parameter: int
+    by_group: Tensor | None
 
 
 class RowPerturbation(TorchFunctionMode):
@@ -106,7 +106,7 @@ class RowPerturbation(TorchFunctionMode):
                 yield from self._found(value)
 
     def _find(self, value: Any) -> int | None:
-        return value.index if isinstance(value, Read) else self._index.get(id(value))
+        return value.parameter if isinstance(value, Read) else self._index.get(id(value))
 
     def _call(self, func: Any, found: list[Tensor], args: Any, kwargs: Any) -> Any:
         """The function as its rows should see it."""
@@ -287,8 +287,8 @@ class RowPerturbation(TorchFunctionMode):
         """What each group sees of a vector, shape (groups, n), rounded once to its dtype."""
         self.read.add(index)
         if isinstance(value, Read):
-            assert value.values is not None
-            return value.values
+            assert value.by_group is not None
+            return value.by_group
         if index not in self._values:
             p, z = self.targets[index].tensor.detach(), self.factors.of(index).left
             wide = torch.add(p.reshape(1, -1).to(compute_dtype(p.dtype)), z, alpha=self.radius)
@@ -335,7 +335,7 @@ class RowPerturbation(TorchFunctionMode):
             values = func(*_put(args, value, each), **_put(kwargs, value, each))
             result = values[0]
         made = result.as_subclass(Read)
-        made.index, made.values = index, values
+        made.parameter, made.by_group = index, values
         return made
 
 

@@ -89,18 +89,19 @@ class GroupedMeZO(ZerothOrder):
         c_g = (L_g(theta + eps z_g) − L_g(theta − eps z_g)) / (2 eps),  L_g the mean loss of group g's examples
         m ← momentum · m + (1/G) Σ_g c_g z_g + weight_decay · theta,  theta ← theta − lr m
 
-    With z_g = u_g v_gᵀ for a matrix (a mean of ``rank`` such products over √rank; dense for a vector), a product with
+    With z_g = u_g v_gᵀ for a matrix (a sum of ``rank`` such products over √rank; dense for a vector), a product with
     the perturbed weight is the plain one and a term of rank one. So a forward of the batch gives the losses of all
-    groups, no weight is copied, and a step sees G slopes for the two forwards in which MeZO sees one: E|g|² is about
-    d (|ḡ|²/G + tr Σ/B) in place of d (|ḡ|² + tr Σ/B), Σ the covariance of an example's gradient.
+    groups, and no weight is copied. In the two forwards in which MeZO sees one slope a step sees G: E|g|² is about
+    d (|ḡ|²/G + tr Σ/B) in place of d (|ḡ|² + tr Σ/B), Σ the covariance of an example's gradient; see
+    theory/proofs/groups.md.
 
     Named after MeZO, whose step it is with one group, but for the law of z. Its neighbours in the literature perturb by
     low rank too, with another division of labour: one direction for the whole batch, or members of a population.
 
     Cost of a step: 2 forwards of the batch, one draw of z (G rank (m + n) numbers for a matrix of m x n), one pass over
     the parameters; the first makes one forward more, in which it looks whether examples are apart. No state but m.
-    Memory for the numbers drawn, which is kept. Tied weights are one parameter with one direction. Examples are rows: groups are equal
-    parts of the first axis.
+    Memory for the numbers drawn, which is kept. Tied weights are one parameter with one direction. Examples are rows:
+    groups are equal parts of the first axis.
 
         optimizer = GroupedMeZO(model.named_parameters(), lr=1e-6, groups=16)
         loss = optimizer.step(lambda: F.cross_entropy(model(x), y, reduction="none"))
@@ -111,8 +112,8 @@ class GroupedMeZO(ZerothOrder):
     Args:
         params: Parameters, named parameters or groups of either; a group is a layer.
         lr: Learning rate, a number or a function of the step (the first is 1).
-        groups: G, a divisor of the batch's number of examples, or "auto": the most that leave two examples each, then
-            as few as ``noise`` allows without a loss of 5 %, looked at every 50 steps. With 1 the closure may return one
+        groups: G, a divisor of the batch's number of examples. "auto" starts with the most that leave two examples
+            each and follows ``noise`` every 50 steps: as few as lose at most 5 %. With 1 the closure may return one
             number as for MeZO, and examples need not be apart.
         momentum: In [0, 1); with 0 nothing is kept.
         options: ``eps``; ``rank`` of z; ``distribution`` of the factors' elements, "gaussian" or "rademacher" (±1);
@@ -127,6 +128,9 @@ class GroupedMeZO(ZerothOrder):
     RULE = TorchSGDRule
     PROBING = GroupedProbing
     MEASUREMENT = GroupPairs()
+    _factors: Factors | None = None
+    _made_for: tuple[Any, ...] = ()
+    _drawn: tuple[int, int] | None = None
 
     def __init__(
         self,
@@ -138,7 +142,6 @@ class GroupedMeZO(ZerothOrder):
         **options: Unpack[GroupedOptions],
     ) -> None:
         self.noise, self.chooses = GradientNoise(), groups == "auto"
-        self._forget_factors()
         hyper = {"lr": lr, "groups": 2 if self.chooses else groups, "momentum": momentum}
         super().__init__(params, hyper, options)
 
@@ -185,8 +188,8 @@ class GroupedMeZO(ZerothOrder):
             self._arranged = True
             self._forget_factors()
             self.resolution = ResolutionWatch()
-            self.probe: Any = GroupProbe(self.targets, self._model)
-            self.probes, self.block_of = [self.probe], [0] * len(self.targets)
+            probe: Any = GroupProbe(self.targets, self._model)
+            self.probe, self.probes, self.block_of = probe, [probe], [0] * len(self.targets)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "chooses": self.chooses, "noise": self.noise}
@@ -196,6 +199,4 @@ class GroupedMeZO(ZerothOrder):
         super().__setstate__(state)
 
     def _forget_factors(self) -> None:
-        self._factors: Factors | None = None
-        self._made_for: tuple[Any, ...] = ()
-        self._drawn: tuple[int, int] | None = None
+        self._factors, self._made_for, self._drawn = None, (), None

@@ -65,7 +65,7 @@ class GradientNoise:
 
 
 def slope_moments(slopes: Tensor) -> tuple[float, float]:
-    r"""Unbiased estimates of |ḡ|² and tr Σ from slopes c of shape (groups, m), m > 1: mean c_i c_j, and c_i² less it."""
+    r"""Unbiased |ḡ|² and tr Σ from slopes of shape (groups, m), m > 1: the mean c_i c_j; the mean c_i² less that."""
     c = slopes.double()
     m = c.shape[1]
     squares = c.square().mean().item()

@@ -70,7 +70,7 @@ def test_a_run_is_made_replayed_and_told(env):
 def test_groups_that_do_not_divide_a_batch_are_an_error(env):
     with pytest.raises(ValueError, match="groups=3"):
         result_of(opt(method="mezo-grouped", tuning="full", batch_size=8, hyper={"groups": 3}), env)
-    with pytest.raises(ValueError, match="prefix.key has shape .* directions of low rank"):
+    with pytest.raises(ValueError, match=r"prefix\.key has shape .* directions of low rank"):
         result_of(opt(method="mezo-grouped", tuning="prefix", batch_size=8, hyper={"groups": 2}), env)
 
 

@@ -87,7 +87,8 @@ def test_group_losses_and_example_losses_make_one_step():
             return found.view(3, -1).mean(dim=1) if whole else found
 
         optimizer.step(closure)
-        assert (optimizer.noise.estimate() is None) and len(optimizer.noise.moments) == (0 if whole else 1)
+        assert optimizer.noise.estimate() is None
+        assert len(optimizer.noise.moments) == (0 if whole else 1)
     for p, q in zip(model.parameters(), twin.parameters(), strict=True):
         assert (p - q).abs().max() <= 1e-9 * LR
 
