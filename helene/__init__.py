@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from helene.optimizers.conservative import ZOConservative as ZOConservative
     from helene.optimizers.forward import ForwardGrad as ForwardGrad
     from helene.optimizers.fzoo import FZOO as FZOO
+    from helene.optimizers.grouped import GroupedMeZO as GroupedMeZO
     from helene.optimizers.helene import Helene as Helene
     from helene.optimizers.hizoo import HiZOO as HiZOO
     from helene.optimizers.lion import Lion as Lion

@@ -237,6 +237,13 @@ ENTRIES = (
         contract=Contract({"num_directions": 3}, gain=100.0),
     ),
     Entry(
+        "GroupedMeZO",
+        "grouped",
+        "mezo-grouped",
+        "Grouped MeZO",
+        contract=Contract(momentum="momentum"),
+    ),
+    Entry(
         "Adam",
         "adam",
         "ft-adam",

@@ -38,11 +38,15 @@ class ReadWatch(TorchDispatchMode):
         kwargs = kwargs or {}
         if not self.paused:
             for leaf in tree_leaves((args, kwargs)):
-                if has_span(leaf):
-                    if id(leaf) in self.indices:
-                        self.read.add(self.indices[id(leaf)])
-                    self._note(*span(leaf))
+                self.look(leaf)
         return func(*args, **kwargs)
+
+    def look(self, leaf: Any) -> None:
+        """Note what an operation reads that is given this."""
+        if has_span(leaf):
+            if id(leaf) in self.indices:
+                self.read.add(self.indices[id(leaf)])
+            self._note(*span(leaf))
 
     @property
     def reads_none(self) -> bool:

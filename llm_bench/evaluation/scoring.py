@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from helene.evaluation import rows
 from llm_bench.data.batches import Batch
 from llm_bench.models.positions import accepts, position_ids
 
@@ -31,7 +32,7 @@ def site_states(module: Any, batch: Batch) -> Tensor:
 def _at_sites(module: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     mask = batch["attention_mask"]
     more = {"use_cache": False} if accepts(module, "use_cache") else {}
-    with _only_at(module, batch["site_rows"], batch["site_positions"]) as kept:
+    with rows.whole(), _only_at(module, batch["site_rows"], batch["site_positions"]) as kept:
         output = module(input_ids=batch["input_ids"], attention_mask=mask, **position_ids(module, mask), **more)
     if output.logits.shape[:2] != (1, batch["site_rows"].numel()):
         raise ValueError(
@@ -66,7 +67,20 @@ def language_model_loss(module: Any, batch: Batch) -> Tensor:
     return -token_log_likelihoods(module, batch).sum() / batch["option_mask"].sum()
 
 
+def classification_losses(module: Any, batch: Batch) -> Tensor:
+    """`classification_loss` of each example, shape (examples,)."""
+    labels = batch["labels"]
+    return nn.functional.cross_entropy(option_scores(module, batch).view(labels.numel(), -1), labels, reduction="none")
+
+
+def language_model_losses(module: Any, batch: Batch) -> Tensor:
+    """What each example has in `language_model_loss`, shape (examples,): their mean is that loss."""
+    sums = token_log_likelihoods(module, batch).sum(dim=-1)
+    return -sums * (sums.numel() / batch["option_mask"].sum())
+
+
 LOSSES = {"classification": classification_loss, "language_model": language_model_loss}
+EXAMPLE_LOSSES = {"classification": classification_losses, "language_model": language_model_losses}
 
 
 def _is_causal(module: Any) -> bool:
@@ -74,13 +88,14 @@ def _is_causal(module: Any) -> bool:
 
 
 @contextmanager
-def _only_at(module: Any, rows: Tensor, places: Tensor) -> Iterator[list[Tensor]]:
+def _only_at(module: Any, site_rows: Tensor, places: Tensor) -> Iterator[list[Tensor]]:
     """Inside, the head sees hidden states of shape (1, sites, width) instead of (rows, time, width); collects them."""
     kept: list[Tensor] = []
     mine = threading.get_ident()  # the captured step runs two forwards of one model, each in a thread of its own
 
     def chosen(states: Tensor) -> Tensor:
-        kept.append(states[rows, places])
+        kept.append(states[site_rows, places])
+        rows.gather(site_rows, len(states))
         return kept[-1][None]
 
     def before_head(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:

@@ -92,11 +92,21 @@ def takes_eps(name: str) -> bool:
     return "eps" in names(_class(get_method(name)).PROBING)
 
 
+def takes_examples(name: str) -> bool:
+    """Whether the method is told the loss of each example, not their mean."""
+    from helene.steps.plan import names
+
+    return name in METHODS and "groups" in names(_class(get_method(name)).PROBING)
+
+
 def captured(name: str) -> bool:
-    """Whether the engine captures its steps: one pair of losses, and no batch or backward of the curvature's own."""
+    """Whether an engine captures its steps: one pair of losses, and no batch or backward of the curvature's own.
+
+    Or one pair for each group of a batch.
+    """
     from helene.engine.reasons import not_one_pair
 
-    return not not_one_pair(_toy(name, {}).plan())
+    return takes_examples(name) or not not_one_pair(_toy(name, {}).plan())
 
 
 def forwards(name: str, hyper: Mapping[str, Any]) -> Callable[[int], int]:

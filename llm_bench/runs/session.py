@@ -17,10 +17,10 @@ from llm_bench.data.splits import Split
 from llm_bench.data.stream import BatchStream
 from llm_bench.evaluation import evaluate
 from llm_bench.evaluation.preflight import preflight
-from llm_bench.evaluation.scoring import LOSSES
+from llm_bench.evaluation.scoring import EXAMPLE_LOSSES, LOSSES
 from llm_bench.models import attention, loading, tuning
 from llm_bench.models.loading import LanguageModel
-from llm_bench.runs import products
+from llm_bench.runs import methods, products
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.environment import Environment, split_of
 from llm_bench.runs.meters import PeakBytes
@@ -139,8 +139,9 @@ class Session:
         return length_of(_needs(train, rows, config.row_length)[0], self._lengths[key])
 
     def loss(self, config: RunConfig) -> Any:
-        """The task's training loss, a function of module and batch."""
-        call = LOSSES[self.tokens(config).task.loss]
+        """The task's training loss, a function of module and batch; of each example where the method asks for that."""
+        losses = EXAMPLE_LOSSES if methods.takes_examples(config.method) else LOSSES
+        call = losses[self.tokens(config).task.loss]
         return products.forwards_of(call, config.products, self.model.device.type)
 
 

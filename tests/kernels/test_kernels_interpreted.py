@@ -21,6 +21,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported, and for
 
 from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, noise
 from helene.evaluation.directions import Direction, Target, write_perturbed
+from helene.evaluation.factors import Factors
 from helene.kernels import launch, methods
 from helene.kernels.tiles import Piece, Tiles
 from helene.rules import SGDRule
@@ -42,6 +43,21 @@ def test_integers_are_numpys(rounds: int) -> None:
 def test_normals_are_within_the_designs_bound() -> None:
     z, expected = launch.fill(*KEY, PARAMETER, 3, 40_000, CPU), noise.normal(*KEY, PARAMETER, 3, 40_000)
     assert ((z - expected).abs() / expected.abs().clamp_min(1.0)).max() <= 8 * 2.0**-24
+
+
+def test_factors_of_groups_are_drawn_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice into the same memory, within the design's bound of numpy's; odd shapes start anywhere."""
+    shapes = [(7, 5), (3,), (40, 24), (1, 1)]
+    targets = [Target(torch.nn.Parameter(torch.zeros(shape)), 77 + i, "") for i, shape in enumerate(shapes)]
+    made, reference = (Factors(targets, groups=3, rank=2) for _ in range(2))
+    for step in (1, 2):
+        reference.draw(5, step)
+        monkeypatch.setenv("HELENE_KERNELS", "triton")
+        made.draw(5, step)
+        monkeypatch.delenv("HELENE_KERNELS")
+        for i in range(len(shapes)):
+            for a, b in zip(made.of(i), reference.of(i), strict=True):
+                assert (a is None and b is None) or ((a - b).abs() / b.abs().clamp_min(1.0)).max() <= 8 * 2.0**-24
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

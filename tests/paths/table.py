@@ -32,6 +32,7 @@ TUNED: dict[str, dict[str, Any]] = {  # where what an option does shows within t
     "ForwardGrad": {"lr": 0.02},
     "HiZOO": {"lr": 0.01, "smooth": 0.2},
     "FZOO": {"lr": 0.01, "num_directions": 3},
+    "GroupedMeZO": {"lr": 0.01, "momentum": 0.5},
     "SGD": {"lr": 0.1, "momentum": 0.5},
     "Adam": {"lr": 0.01, "beta2": 0.9},
     "AdamW": {"lr": 0.01, "beta2": 0.9},
@@ -71,6 +72,8 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "momentum": (0.3,),
     "clip": (0.1,),
     "smooth": (0.5,),
+    "groups": (2,),
+    "rank": (2,),
 }
 PLACES = "argument", "group", "later", "later in one"
 # By nature without an effect on the trajectory, and why that is no fault.

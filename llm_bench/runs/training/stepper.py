@@ -71,7 +71,8 @@ class EngineStepper:
     def __init__(self, module: Any, optimizer: Any, loss: Loss) -> None:
         self.optimizer, self.forwards = optimizer, 0
         self.made: Counter[tuple[str, str]] = Counter()
-        self.engine = importlib.import_module("helene.engine").Engine(module, optimizer, loss)
+        kind = ("groups", "GroupEngine") if "groups" in optimizer.defaults else ("engine", "Engine")
+        self.engine = getattr(importlib.import_module(f"helene.engine.{kind[0]}"), kind[1])(module, optimizer, loss)
 
     def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
         """See `Stepper`."""
@@ -102,7 +103,7 @@ def make_stepper(module: Any, optimizer: Any, loss: Loss, method: str, *, engine
         return PlainStepper(module, optimizer, loss, first_order)
     if not engine_available():
         raise ValueError("engine = true needs a CUDA device and helene.engine; set engine = false")
-    reason = importlib.import_module("helene.engine.reasons").not_one_pair(optimizer.plan())
-    if reason:
+    if not methods.captured(method):
+        reason = importlib.import_module("helene.engine.reasons").not_one_pair(optimizer.plan())
         raise ValueError(f"{method} has no captured step ({reason}); set engine = false")
     return EngineStepper(module, optimizer, loss)

@@ -29,7 +29,7 @@ class Method:
     def build(self, params: Any, lr: float, **more: Any) -> Any:
         options = {**self.entry.fixed, **self.contract.arguments, **more}
         known = (*names(self.cls.PROBING), *(["model"] if self.zeroth_order else []))
-        options = {k: v for k, v in options.items() if k in known or k not in ("eps", "model")}
+        options = {k: v for k, v in options.items() if k in known or k not in ("eps", "model", "num_directions")}
         return self.cls(params, lr, **options)
 
 

@@ -1,0 +1,143 @@
+r"""Directions of low rank, one for each group of a batch: a few vectors that are drawn, never a matrix.
+
+For a matrix of shape (m, n), z = r^-1/2 Σ_k u_k v_kᵀ with u_k and v_k of independent elements of mean 0 and variance 1;
+for a vector or a number, z has such elements itself. So E[z zᵀ] = I in both cases.
+
+Group g's numbers for a parameter are elements [g s, (g + 1) s) of `helene.noise` at the step's key, s = r (m + n) or
+the vector's length: first the u_k, then the v_k. They depend on no other group, nor on how many there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from helene import kernels, noise
+from helene.evaluation.directions import Direction, Target, compute_dtype
+
+_ALIGNED = 8  # numbers: a parameter's start at a multiple of 32 bytes, which the kernel's wide accesses need
+
+
+class Factor(NamedTuple):
+    """The directions of one parameter.
+
+    Attributes:
+        left: u of a matrix, shape (groups, rank, m), or z of a vector, shape (groups, n).
+        right: v of a matrix, shape (groups, rank, n), None for a vector.
+    """
+
+    left: Tensor
+    right: Tensor | None
+
+
+class Factors:
+    """The directions of a step, in memory that stays where it is from step to step; 0 before the first `draw`.
+
+    Args:
+        targets: The trained parameters, none with more than two axes.
+        groups: Number of directions.
+        rank: r.
+        signs: Whether elements are ±1; else they are standard normal.
+    """
+
+    def __init__(self, targets: Sequence[Target], *, groups: int, rank: int, signs: bool = False) -> None:
+        self.targets, self.groups, self.rank, self.signs = list(targets), groups, rank, signs
+        sizes, ends = [], dict[torch.device, int]()
+        for target in targets:
+            shape, device = target.tensor.shape, target.tensor.device
+            size = groups * (rank * sum(shape) if len(shape) == 2 else shape.numel())
+            start = ends.get(device, 0)
+            sizes.append((start, size))
+            ends[device] = start + -(-size // _ALIGNED) * _ALIGNED
+        self._flats = {device: torch.zeros(end, device=device) for device, end in ends.items()}
+        self._drawn = [
+            self._flats[target.tensor.device][start : start + size]
+            for target, (start, size) in zip(targets, sizes, strict=True)
+        ]
+        self._made: dict[tuple[int, torch.dtype], Factor] = {}
+
+    @property
+    def scale(self) -> float:
+        """r^-1/2, by which the sum over k is multiplied."""
+        return 1.0 / math.sqrt(self.rank)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the numbers drawn."""
+        return sum(flat.nbytes for flat in self._flats.values())
+
+    def draw(self, seed: int, step: int) -> Factors:
+        """Have the directions of a step: in one launch, where kernels are."""
+        self.forget()
+        left, ids = list(range(len(self.targets))), [target.id for target in self.targets]
+        if not self.signs:
+            for flat in self._flats.values():
+                flat.zero_()
+            left = kernels.write_perturbed(self._drawn, self._drawn, ids, Direction(seed, step), 1.0)
+        make = noise.signs if self.signs else noise.normal
+        for i in left:
+            self._drawn[i].copy_(make(seed, step, 0, ids[i], 0, self._drawn[i].numel(), self._drawn[i].device))
+        return self
+
+    def forget(self) -> None:
+        """Make copies in other dtypes anew when they are asked for."""
+        self._made.clear()
+
+    def of(self, index: int, dtype: torch.dtype | None = None) -> Factor:
+        """The directions of a parameter, in the dtype of arithmetic unless another is asked for."""
+        target = self.targets[index].tensor
+        key = index, dtype or compute_dtype(target.dtype)
+        if key not in self._made:
+            rows = self._drawn[index].to(key[1]).view(self.groups, -1)
+            if target.dim() != 2:
+                self._made[key] = Factor(rows, None)
+            else:
+                sides = rows.split([self.rank * size for size in target.shape], dim=1)
+                self._made[key] = Factor(*(side.unflatten(1, (self.rank, -1)) for side in sides))
+        return self._made[key]
+
+    def alternating(self) -> Factors:
+        """These with every second group's direction reversed, in memory of their own."""
+        turned = Factors(self.targets, groups=self.groups, rank=self.rank, signs=self.signs)
+        for index in range(len(self.targets)):
+            mine, theirs = self.of(index), turned.of(index, torch.float32)
+            theirs.left.copy_(mine.left)
+            theirs.left[1::2].neg_()
+            if mine.right is not None and theirs.right is not None:
+                theirs.right.copy_(mine.right)
+        turned.forget()
+        return turned
+
+    def combination(self, coefficients: Sequence[float]) -> Any:
+        """Σ_g a_g z_g by chunks, a `helene.steps.measurement.Chunk`."""
+        weights: dict[Any, Tensor] = {}
+
+        def chunk(index: int, start: int, end: int) -> Tensor:
+            left, right = self.of(index)
+            kind = left.device, left.dtype
+            if kind not in weights:
+                weights[kind] = torch.tensor(coefficients, device=left.device, dtype=left.dtype)
+            if right is None:
+                return weights[kind] @ left[:, start:end]
+            columns = right.shape[2]
+            first, last = start // columns, -(-end // columns)
+            part = left[:, :, first:last] * (weights[kind] * self.scale)[:, None, None]
+            block = _exact_product(part.flatten(0, 1).T, right.flatten(0, 1))
+            return block.reshape(-1)[start - first * columns : end - first * columns]
+
+        return chunk
+
+
+def _exact_product(a: Tensor, b: Tensor) -> Tensor:
+    """a b in full float32, also where the model's own products are TF32's."""
+    if not a.is_cuda or not torch.backends.cuda.matmul.allow_tf32:
+        return a @ b
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        return a @ b
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = True

@@ -1,0 +1,197 @@
+"""Losses of a batch whose groups of rows are perturbed along directions of their own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from helene.evaluation.directions import Target
+from helene.evaluation.factors import Factors
+from helene.evaluation.probe import Closure, is_compiled, one_number, scalar_loss
+from helene.evaluation.reads import BufferWatch, ReadWatch, reads_none
+from helene.evaluation.rowwise import WAY_OUT, RowPerturbation
+from helene.evaluation.swap import Scratch
+from helene.evaluation.undo import Undo
+
+LEAK = 1e-3  # share of the largest difference of a pair that another group's direction may move a loss by
+
+
+class GroupProbe:
+    """Evaluates a closure that returns a loss for each example, each group of them at theta + radius z_g.
+
+    No parameter is written or copied: scratch memory is none.
+
+    Args:
+        targets: The trained parameters.
+        model: The module that reads them, if it is known: its buffers are looked at, and it may not be compiled.
+
+    Attributes:
+        reads_none: Whether the evaluation that was checked read no parameter by an operation of torch.
+        recorded: Gives the losses of both sides in the place of the closure, see `helene.engine.groups`.
+    """
+
+    recorded: Callable[[], Tensor] | None = None
+
+    def __init__(self, targets: Sequence[Target], model: nn.Module | None = None) -> None:
+        self.targets, self._model = list(targets), model
+        self.scratch = Scratch()
+        self.checked = self.reads_none = False
+        for target in targets:
+            if target.tensor.dim() > 2:
+                raise ValueError(
+                    f"parameter {target.name} has shape {tuple(target.tensor.shape)}, directions of low rank are for "
+                    f"matrices and vectors; {WAY_OUT}"
+                )
+        if model is not None and is_compiled(model):
+            raise ValueError(
+                "the model is compiled, so that no function of torch is seen to read its parameters; give the plain one"
+            )
+
+    def pair(self, closure: Closure, factors: Factors, radius: float) -> tuple[Tensor, Tensor]:
+        """The losses at theta ± radius z_g, shape (examples,) each, detached.
+
+        The first time, what reads the parameters is looked at, and (one forward more) whether the loss of an example
+        follows its own group's direction alone.
+
+        Raises:
+            ValueError: If the closure returns no loss for each example or group, groups are not of one size, a
+                parameter is read in a way that groups have no share in, or losses depend on other groups' rows.
+            FloatingPointError: If a loss is not finite.
+        """
+        if self.recorded is not None:
+            losses = self.recorded()
+            _check_finite(losses)
+            return losses[0], losses[1]
+        watch, buffers = None, BufferWatch(None if self.checked else self._model)
+        if not self.checked:
+            watch = ReadWatch([target.tensor for target in self.targets])
+        plus = self._losses(closure, factors, radius, watch)
+        minus = self._losses(closure, factors, -radius)
+        if not self.checked:
+            if factors.groups > 1:
+                self._check_apart(closure, factors, radius, plus, minus)
+            if buffers.told:
+                warnings.warn(buffers.told, stacklevel=3)
+            self.checked = True
+        return plus, minus
+
+    def look_again(self) -> None:
+        """Check the next evaluation as the first one was."""
+        self.checked = False
+
+    def loss_here(self, closure: Closure) -> Tensor:
+        """The mean of the losses at theta, a 0-dim tensor."""
+        with torch.no_grad():
+            value = closure()
+            return scalar_loss(value.mean() if isinstance(value, Tensor) and value.dim() else value)
+
+    def _losses(self, closure: Closure, factors: Factors, radius: float, watch: ReadWatch | None = None) -> Tensor:
+        losses = self.losses(closure, factors, radius, watch)
+        _check_finite(losses)
+        return losses
+
+    def losses(self, closure: Closure, factors: Factors, radius: float, watch: ReadWatch | None = None) -> Tensor:
+        """The losses at theta + radius z_g, shape (examples,), detached; whether they are finite is not looked at."""
+        mode, undo = RowPerturbation(self.targets, factors, radius, watch), Undo()
+        written = [target.tensor._version for target in self.targets]
+        try:
+            try:
+                undo.modes()
+                undo.note(partial(_leave, torch._C._len_torch_function_stack()))
+                torch.set_grad_enabled(False)
+                if watch is not None:
+                    watch.__enter__()  # undone with the modes
+                mode.__enter__()
+                value = closure()
+            finally:
+                undo.run()
+        finally:
+            undo.run()
+        losses = example_losses(value, factors.groups, mode.rows)
+        changed = [t.name for t, old in zip(self.targets, written, strict=True) if t.tensor._version != old]
+        if changed:
+            raise ValueError(f"the closure changes parameters {', '.join(changed[:4])}; it must only return losses")
+        if watch is not None:
+            self._check_reads(mode.read, watch)
+        return losses
+
+    def _check_reads(self, read: set[int], watch: ReadWatch) -> None:
+        names = [target.name for target in self.targets]
+        if watch.seen:
+            listed = ", ".join(names[i] for i in sorted(watch.seen)[:4])
+            raise ValueError(
+                f"parameters {listed} are read out of sight, through another tensor that shares their memory or by an "
+                f"operation of its own, so that they would stay unperturbed; {WAY_OUT}"
+            )
+        self.reads_none = not read and any(target.tensor.numel() for target in self.targets)
+        if self.reads_none and self._model is not None:
+            raise ValueError(reads_none(names))
+        idle = [names[i] for i in range(len(names)) if i not in read and self.targets[i].tensor.numel()]
+        if idle and not self.reads_none:
+            warnings.warn(
+                f"{', '.join(idle[:4])}: not read by the first loss; what no loss reads only walks at random, so "
+                "freeze it",
+                stacklevel=5,
+            )
+
+    def _check_apart(self, closure: Closure, factors: Factors, radius: float, plus: Tensor, minus: Tensor) -> None:
+        """Raise ValueError unless losses stay as they were when other groups' directions are reversed."""
+        mixed = self._losses(closure, factors.alternating(), radius)
+        even = (torch.arange(plus.numel(), device=plus.device) * factors.groups // plus.numel()) % 2 == 0
+        off = (mixed - torch.where(even, plus, minus)).abs().max().item()
+        rounding = 8 * torch.finfo(plus.dtype).eps * plus.abs().max().item()
+        if off > LEAK * (plus - minus).abs().max().item() + rounding:
+            raise ValueError(
+                f"losses move by {off:.2g} with the directions of other groups, so that examples are not apart (batch "
+                "norm, losses over pairs of rows) or rows are not the first axis; with groups=1 they need not be"
+            )
+
+
+def example_losses(value: Any, groups: int, num_rows: int | None = None) -> Tensor:
+    """A closure's losses, detached, floating point, shape (examples,).
+
+    Raises:
+        ValueError: If they are not one real number for each example or group.
+    """
+    if groups == 1 and not (isinstance(value, Tensor) and value.dim() == 1 and value.numel()):
+        if not isinstance(value, Tensor):
+            return scalar_loss(value).reshape(1)
+        value = one_number(value, "the closure").reshape(1)
+    if not isinstance(value, Tensor) or value.dim() != 1 or value.is_complex():
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise ValueError(
+            f"the closure returned {got}; with groups={groups} it must return the loss of each example (a loss's "
+            "reduction='none'), or of each group"
+        )
+    if not value.numel() or value.numel() % groups:
+        raise ValueError(
+            f"the closure returned {value.numel()} losses, which groups={groups} groups of one size cannot share; "
+            "take a divisor of the batch's number of examples"
+        )
+    if num_rows is not None and num_rows % value.numel():
+        raise ValueError(
+            f"the closure returned {value.numel()} losses of {num_rows} rows; with groups={groups} each example must "
+            "have equally many rows"
+        )
+    losses = value.detach()
+    return losses if losses.is_floating_point() else losses.double()
+
+
+def _check_finite(losses: Tensor) -> None:
+    """Raise FloatingPointError unless all are finite; makes the host wait."""
+    if not bool(torch.isfinite(losses).all()):
+        raise FloatingPointError(
+            f"the loss of an example is {losses[~torch.isfinite(losses)][0].item()}; parameters and state are "
+            "unchanged. A smaller lr or eps or a wider dtype helps"
+        )
+
+
+def _leave(depth: int) -> None:
+    """Leave the modes of functions that were entered since."""
+    while torch._C._len_torch_function_stack() > depth:
+        torch._C._pop_torch_function_stack()

@@ -1,0 +1,202 @@
+"""Grouped MeZO: a direction of low rank for each group of the batch's examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Unpack
+
+import torch
+from torch import nn
+
+from helene import functional
+from helene.evaluation.factors import Factors
+from helene.evaluation.group_probe import GroupProbe
+from helene.evaluation.probe import Closure
+from helene.inputs import numeric
+from helene.rules import TorchSGDRule
+from helene.steps.base import LearningRate, Options
+from helene.steps.gradient_noise import GradientNoise, choose_groups
+from helene.steps.measurement import Chunk, Measured, Measurement
+from helene.steps.plan import Seeded, StepPlan
+from helene.steps.resolution import ResolutionWatch
+from helene.steps.zeroth import ZerothOrder
+
+MAX_GROUPS, MAX_RANK = 1 << 16, 1 << 10
+CHOOSE_EVERY = 50  # steps between looks at the noise where groups="auto"
+
+
+class GroupedOptions(Options, total=False):
+    """Keyword arguments of `GroupedMeZO`."""
+
+    eps: float
+    rank: int
+    distribution: str
+    model: nn.Module | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedProbing(Seeded):
+    """The probing of `GroupedMeZO`."""
+
+    two_sided: ClassVar[bool] = True
+    direction_per_layer: ClassVar[bool] = False
+    is_one_gaussian: ClassVar[bool] = False
+
+    eps: float = 1e-3
+    groups: int = 1
+    rank: int = 1
+    distribution: str = "gaussian"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        numeric.finite_positive(self.eps, "eps", "1e-3 is usual in float32")
+        numeric.whole(self.groups, "groups", 1, MAX_GROUPS, "a divisor of the batch's number of examples, or 'auto'")
+        numeric.whole(self.rank, "rank", 1, MAX_RANK, "1 costs least")
+        numeric.one_of(self.distribution, "distribution of the factors", ("gaussian", "rademacher"))
+
+    @property
+    def num_directions(self) -> int:
+        """One a group."""
+        return self.groups
+
+
+class GroupPairs(Measurement):
+    r"""A pair of losses for each group, along its own direction: c_g = (L_g⁺ − L_g⁻) / (2 eps).
+
+    One forward of the whole batch gives all L_g⁺, another all L_g⁻; g = (1/G) Σ_g c_g z_g.
+    """
+
+    def forwards(self, probing: GroupedProbing, num_blocks: int) -> int:
+        """See `Measurement`."""
+        return 2
+
+    def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
+        """See `Measurement`; the sample is the slope of each example, shape (groups, examples of a group)."""
+        probing: Any = plan.probing
+        losses = torch.stack(optimizer.probe.pair(closure, optimizer.factors(plan), probing.eps))
+        plus, minus = losses.double().cpu().view(2, probing.groups, -1)
+        sides = plus.mean(dim=1), minus.mean(dim=1)
+        optimizer.resolution.note(*(side.tolist() for side in sides), losses.dtype)
+        coefficients = functional.projected_gradient(*sides, probing.eps) / probing.groups
+        slopes = functional.projected_gradient(plus, minus, probing.eps)
+        return Measured(coefficients.tolist(), losses.mean(), slopes)
+
+
+class GroupedMeZO(ZerothOrder):
+    r"""MeZO with a direction of low rank for each of G groups of the batch.
+
+        c_g = (L_g(theta + eps z_g) − L_g(theta − eps z_g)) / (2 eps),  L_g the mean loss of group g's examples
+        m ← momentum · m + (1/G) Σ_g c_g z_g + weight_decay · theta,  theta ← theta − lr m
+
+    With z_g = u_g v_gᵀ for a matrix (a sum of ``rank`` such products over √rank; dense for a vector), a product with
+    the perturbed weight is the plain one and a term of rank one. So a forward of the batch gives the losses of all
+    groups, and no weight is copied. In the two forwards in which MeZO sees one slope a step sees G: E|g|² is about
+    d (|ḡ|²/G + tr Σ/B) in place of d (|ḡ|² + tr Σ/B), Σ the covariance of an example's gradient; see
+    theory/proofs/algorithm/groups.md.
+
+    Named after MeZO, whose step it is with one group, but for the law of z. Its neighbours in the literature perturb by
+    low rank too, with another division of labour: one direction for the whole batch, or members of a population.
+
+    Cost of a step: 2 forwards of the batch, one draw of z (G rank (m + n) numbers for a matrix of m x n), one pass over
+    the parameters; the first makes one forward more, in which it looks whether examples are apart. No state but m.
+    Memory for the numbers drawn, which is kept. Tied weights are one parameter with one direction. Examples are rows:
+    groups are equal parts of the first axis.
+
+        optimizer = GroupedMeZO(model.named_parameters(), lr=1e-6, groups=16)
+        loss = optimizer.step(lambda: F.cross_entropy(model(x), y, reduction="none"))
+
+    Attributes:
+        noise: tr Σ / |ḡ|² of the last steps, where groups have two examples or more (`helene.steps.gradient_noise`).
+
+    Args:
+        params: Parameters, named parameters or groups of either; a group is a layer.
+        lr: Learning rate, a number or a function of the step (the first is 1).
+        groups: G, a divisor of the batch's number of examples. "auto" starts with the most that leave two examples
+            each and follows ``noise`` every 50 steps: as few as lose at most 5 %. With 1 the closure may return one
+            number as for MeZO, and examples need not be apart.
+        momentum: In [0, 1); with 0 nothing is kept.
+        options: ``eps``; ``rank`` of z; ``distribution`` of the factors' elements, "gaussian" or "rademacher" (±1);
+            ``model``, see `ZerothOrder`, here for checks alone; and those of `helene.steps.base.Base`.
+
+    Raises:
+        ValueError: If an argument is out of its range, or a parameter has more than two axes. `step`, before anything
+            moves: if a parameter is read otherwise than by linear layers, embeddings, norms and elementwise products
+            with vectors, or the closure does not return the loss of each example or group.
+    """
+
+    RULE = TorchSGDRule
+    PROBING = GroupedProbing
+    MEASUREMENT = GroupPairs()
+    _factors: Factors | None = None
+    _made_for: tuple[Any, ...] = ()
+    _drawn: tuple[int, int] | None = None
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: LearningRate = 1e-6,
+        *,
+        groups: int | str = 1,
+        momentum: float = 0.0,
+        **options: Unpack[GroupedOptions],
+    ) -> None:
+        self.noise, self.chooses = GradientNoise(), groups == "auto"
+        hyper = {"lr": lr, "groups": 2 if self.chooses else groups, "momentum": momentum}
+        super().__init__(params, hyper, options)
+
+    def plan(self, scheduled: bool = True) -> StepPlan:
+        """See `Base`; where groups are chosen, by the noise of the steps before."""
+        batch = self.noise.batch_size
+        if scheduled and self.chooses and batch and (self.steps_made % CHOOSE_EVERY == 0 or self.steps_made == 1):
+            chosen = choose_groups(batch, self.noise.estimate())
+            for group in self.param_groups:
+                group["groups"] = chosen
+        return super().plan(scheduled)
+
+    def finish(self, plan: StepPlan, measured: Measured) -> None:
+        """See `Base`; the noise is taken in."""
+        super().finish(plan, measured)
+        self.noise.add(measured.sample[0])
+
+    def factors(self, plan: StepPlan) -> Factors:
+        """The directions of a step, drawn once."""
+        probing: Any = plan.probing
+        made_for = probing.groups, probing.rank, probing.distribution
+        if self._factors is None or self._made_for != made_for:
+            signs = probing.distribution == "rademacher"
+            self._factors = Factors(self.targets, groups=probing.groups, rank=probing.rank, signs=signs)
+            self._made_for, self._drawn = made_for, None
+        key = plan.seed, plan.step
+        if self._drawn != key:
+            self._drawn = None
+            self._factors.draw(*key)
+            self._drawn = key
+        return self._factors
+
+    def combination(self, plan: StepPlan, coefficients: Sequence[float], first_draw: int = 0) -> Chunk:
+        """Σ_g a_g z_g by chunks."""
+        return self.factors(plan).combination(coefficients)
+
+    def diagnostics(self) -> dict[str, Any]:
+        """See `ZerothOrder`; with ``noise``, see `GradientNoise.summary`."""
+        groups = self._describe(self.param_groups[0])[2].groups  # type: ignore[attr-defined]
+        return {**super().diagnostics(), "noise": self.noise.summary(groups)}
+
+    def _arrange(self, probing: Any) -> None:
+        if self._arranged is None:
+            self._arranged = True
+            self._forget_factors()
+            self.resolution = ResolutionWatch()
+            probe: Any = GroupProbe(self.targets, self._model)
+            self.probe, self.probes, self.block_of = probe, [probe], [0] * len(self.targets)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "chooses": self.chooses, "noise": self.noise}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._forget_factors()
+        super().__setstate__(state)
+
+    def _forget_factors(self) -> None:
+        self._factors, self._made_for, self._drawn = None, (), None

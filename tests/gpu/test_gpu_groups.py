@@ -1,0 +1,97 @@
+"""`GroupedMeZO` on a GPU: directions, steps against perturbed copies, captured forwards against plain ones."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from helene import GroupedMeZO, Trajectory
+from helene.engine.groups import GroupEngine
+from helene.evaluation.directions import Target
+from helene.evaluation.factors import Factors
+from tests.optimizers.grouped_models import MODELS, VOCABULARY, gemma, llama_tied, lora, losses, made, opt
+
+pytestmark = pytest.mark.gpu
+
+
+def batch_of(step: int, length: int = 5) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(step)
+    ids, labels = torch.randint(0, VOCABULARY, (2, 6, length), generator=generator).cuda()
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+
+
+def loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    return losses(model, inputs, batch["labels"]).float()
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_directions_are_the_cpus(rank: int) -> None:
+    """Normals agree to 4e-6 max(1, |z|), signs to the bit; odd shapes, which start anywhere."""
+    shapes = [(7, 5), (3,), (129, 64), (1, 1), (4000,)]
+    for signs in (False, True):
+        found = []
+        for device in ("cpu", "cuda"):
+            targets = [
+                Target(torch.nn.Parameter(torch.zeros(s, device=device)), 9 + i, "") for i, s in enumerate(shapes)
+            ]
+            factors = Factors(targets, groups=4, rank=rank, signs=signs).draw(3, 8)
+            found.append([t.cpu() for i in range(len(shapes)) for t in factors.of(i) if t is not None])
+        for a, b in zip(*found, strict=True):
+            assert ((a - b).abs() <= (0.0 if signs else 4e-6) * a.abs().clamp_min(1.0)).all()
+
+
+@pytest.mark.parametrize("make", MODELS, ids=lambda m: m.__name__)
+def test_a_step_is_the_cpus(make: Any) -> None:
+    """float64 weights: slopes along directions that are off by 4e-6, so 1e-4 of the largest move."""
+    ends = []
+    for device in ("cpu", "cuda"):
+        model = made(make).to(device)
+        optimizer = GroupedMeZO(model.named_parameters(), 0.01, groups=3, eps=1e-3, model=model)
+        start = [p.detach().clone() for p in model.parameters()]
+        batch = {name: value.to(device) for name, value in batch_of(1).items()}
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        optimizer.step(lambda model=model, inputs=inputs, batch=batch: losses(model, inputs, batch["labels"]))
+        ends.append([(p.detach() - q).cpu() for p, q in zip(model.parameters(), start, strict=True)])
+    for a, b in zip(*ends, strict=True):
+        assert (a - b).abs().max() <= 1e-4 * a.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("make", [gemma, opt, llama_tied, lora], ids=lambda m: m.__name__)
+def test_captured_steps_are_the_plain_ones(make: Any, dtype: torch.dtype) -> None:
+    """Ten steps of two shapes; the graph replays the same operations, so that cuBLAS's choices alone may differ."""
+    model = made(make, dtype).cuda()
+    twin, fresh = copy.deepcopy(model), copy.deepcopy(model)
+    options: dict[str, Any] = {"groups": 3, "eps": 1e-2, "rounding": "stochastic"}
+    first, second = (GroupedMeZO(m.named_parameters(), 1e-3, **options) for m in (model, twin))
+    engine, recorded, modes = GroupEngine(model, first, loss), Trajectory.record(first), []
+    for step in range(1, 11):
+        batch = batch_of(step, 8 if step % 2 else 5)
+        ours = engine.step(batch)
+        modes.append((engine.mode, engine.reason))
+        theirs = second.step(lambda batch=batch: loss(twin, batch))
+        assert abs(ours.item() - theirs.item()) <= (1e-4 if dtype == torch.float32 else 3e-2) * abs(theirs.item())
+    assert modes[2:] == [("graph", "")] * 8
+    recorded.replay(GroupedMeZO(fresh.named_parameters(), 9.0))
+    assert all(map(torch.equal, model.parameters(), fresh.parameters()))
+
+
+def test_bfloat16_products_in_autocast_are_captured() -> None:
+    model = made(gemma, torch.float32).cuda()
+    optimizer = GroupedMeZO(model.named_parameters(), 1e-3, groups=3, eps=1e-2)
+
+    def cast(model: Any, batch: Any) -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+            return loss(model, batch)
+
+    engine = GroupEngine(model, optimizer, cast)
+    twin = copy.deepcopy(model)
+    plain = GroupedMeZO(twin.named_parameters(), 1e-3, groups=3, eps=1e-2)
+    for step in range(1, 5):
+        theirs = plain.step(lambda step=step: cast(twin, batch_of(step)))
+        assert abs(engine.step(batch_of(step)).item() - theirs.item()) <= 1e-3
+    assert engine.mode == "graph", engine.reason

@@ -1,0 +1,87 @@
+"""`GroupEngine` on a CPU: recorded forwards, their calls made anew, against ``optimizer.step``."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from helene import GroupedMeZO, MeZO, Trajectory
+from helene.engine.groups import GroupEngine
+from tests.optimizers.grouped_models import VOCABULARY, Plain, made
+
+
+def batch_of(step, length=5):
+    generator = torch.Generator().manual_seed(step)
+    ids, labels = torch.randint(0, VOCABULARY, (2, 6, length), generator=generator)
+    return {"input_ids": ids, "labels": labels}
+
+
+def losses(model, batch):
+    return F.cross_entropy(model(batch["input_ids"]).transpose(1, 2), batch["labels"], reduction="none").mean(dim=1)
+
+
+def test_recorded_steps_are_the_optimizers():
+    """Two shapes, a changed lr, eps and number of groups, momentum: weights and losses to the bit, and the replay."""
+    model = made(Plain, torch.float32)
+    twin, fresh = copy.deepcopy(model), copy.deepcopy(model)
+    options = {"groups": 3, "momentum": 0.5, "eps": 1e-2}
+    first, second = (GroupedMeZO(m.named_parameters(), 0.1, **options) for m in (model, twin))
+    engine, recorded, modes = GroupEngine(model, first, losses, capture="repeat"), Trajectory.record(first), []
+    for step in range(1, 13):
+        if step in (6, 8, 9):
+            for optimizer in (first, second):
+                optimizer.param_groups[0].update({6: {"lr": 0.05}, 8: {"eps": 2e-2}, 9: {"groups": 2}}[step])
+        batch = batch_of(step, 5 if step % 3 else 4)
+        ours = engine.step(batch)
+        modes.append(engine.mode)
+        theirs = second.step(lambda batch=batch: losses(twin, batch))
+        assert torch.equal(ours, theirs), step
+        assert all(map(torch.equal, model.parameters(), twin.parameters())), step
+    assert modes == [
+        "plain",
+        "graph",
+        "plain",
+        "graph",
+        "graph",
+        "graph",
+        "graph",
+        "plain",
+        *["plain"] * 2,
+        "graph",
+        "graph",
+    ]
+    recorded.replay(GroupedMeZO(fresh.named_parameters(), 9.0, momentum=0.9))
+    assert all(map(torch.equal, model.parameters(), fresh.parameters()))
+
+
+def test_a_loss_that_is_not_finite_moves_nothing_and_the_run_goes_on():
+    model = made(Plain, torch.float32)
+    optimizer = GroupedMeZO(model.named_parameters(), 0.1, groups=3)
+
+    def loss(model, batch):
+        return losses(model, batch) * batch["scale"]
+
+    engine = GroupEngine(model, optimizer, loss, capture="repeat")
+    good, bad = ({**batch_of(1), "scale": torch.full((6,), value)} for value in (1.0, torch.nan))
+    engine.step(good)
+    engine.step(good)
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(FloatingPointError, match="unchanged"):
+        engine.step(bad)
+    assert all(map(torch.equal, before, model.parameters()))
+    assert optimizer.steps_made == 2
+    engine.step(good)
+    assert engine.mode == "graph"
+
+
+def test_without_a_gpu_steps_are_plain():
+    model = made(Plain)
+    engine = GroupEngine(model, GroupedMeZO(model.named_parameters(), 0.1, groups=3), losses)
+    for step in (1, 2):
+        engine.step(batch_of(step))
+        assert (engine.mode, engine.reason) == ("plain", "no CUDA device" if not torch.cuda.is_available() else "")
+    with pytest.raises(ValueError, match="takes a GroupedMeZO, got MeZO"):
+        GroupEngine(model, MeZO(model.named_parameters()), losses)
