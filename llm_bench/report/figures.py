@@ -35,6 +35,7 @@ FIGURES = {
         "helene",
     ),
     "curvature": ("mezo", "helene", "helene-own-batch", "helene-backprop", "helene-no-curvature"),
+    "groups": ("mezo", "mezo-grouped", "mezo-grouped-4", "mezo-grouped-16", "zo-sgd-mmt", "zo-adam", "fzoo"),
     "floor": ("mezo", "helene-floor-0.9", "helene", "helene-floor-2", "helene-floor-3"),
 }
 TITLES = {
@@ -43,6 +44,7 @@ TITLES = {
     "optimizers": "Validation losses of zeroth-order optimizers",
     "ablation": "HELENE's parts, one changed at a time",
     "curvature": "Where HELENE's curvature comes from",
+    "groups": "A direction for each group of the batch",
     "floor": "HELENE's floor",
 }
 

@@ -62,6 +62,8 @@ _ALL = (
     _helene("helene-floor-0.9", "HELENE, floor 0.9", floor=0.9),
     _helene("helene-floor-2", "HELENE, floor 2", floor=2.0),
     _helene("helene-floor-3", "HELENE, floor 3", floor=3.0),
+    Method("mezo-grouped-4", "Grouped MeZO, 4 groups", "GroupedMeZO", {"groups": 4}),
+    Method("mezo-grouped-16", "Grouped MeZO, 16 groups", "GroupedMeZO", {"groups": 16}),
     _helene("helene-scalar-h", "HELENE, one h a layer (its largest)", floor="quantile:1"),
 )
 METHODS: Mapping[str, Method] = {method.name: method for method in _ALL}
