@@ -64,11 +64,13 @@ class Section:
         title: Its heading.
         body: Pieces of HTML made by the helpers below; plain strings are escaped.
         anchor: Its address within the page; default made from the title.
+        short: What the table of contents calls it; default the title.
     """
 
     title: str
     body: Sequence[Markup | str]
     anchor: str = ""
+    short: str = ""
 
 
 def render_page(
@@ -98,7 +100,7 @@ def render_page(
         measured: On what the numbers were measured, and when.
         contents: Whether more than two sections get a table of contents.
     """
-    addressed = [Section(s.title, s.body, s.anchor or _slug(s.title)) for s in sections]
+    addressed = [Section(s.title, s.body, s.anchor or _slug(s.title), s.short or s.title) for s in sections]
     page = _TEMPLATES.get_template("page.html").render(
         title=title,
         answer=_with_code(answer),
@@ -156,9 +158,11 @@ def code_block(text: str) -> Markup:
     return Markup("<pre><code>{}</code></pre>").format(text)
 
 
-def details(title: str, body: Sequence[Markup | str]) -> Markup:
-    """Pieces folded away under a title."""
-    return Markup("<details><summary>{}</summary>{}</details>").format(title, Markup("\n").join(body))
+def details(title: str, body: Sequence[Markup | str], anchor: str = "") -> Markup:
+    """Pieces folded away under a title. A link to the anchor, which is that of the pieces, unfolds them."""
+    pieces = Markup("\n").join(body)
+    inside = Markup('<div id="{}">{}</div>').format(anchor, pieces) if anchor else pieces
+    return Markup("<details><summary>{}</summary>{}</details>").format(title, inside)
 
 
 def badge(verdict: str, text: str = "") -> Markup:
