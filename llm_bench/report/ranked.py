@@ -157,5 +157,5 @@ def shared_data(table: Table) -> str:
         return ""
     return (
         f"Seeds of {' and '.join(shared)} runs change the directions z only: training rows, dev rows and their order "
-        "are the same, so that intervals leave out the choice of the data."
+        "are the same. So intervals leave out the choice of the data."
     )
