@@ -161,9 +161,7 @@ def _write_page(
 
     name = f"{what}-{arguments.which}-{arguments.preset}"
     title = f"{title} (preset {arguments.preset})"
-    files = writing.write(
-        arguments.out, name, title=title, table=made, sections=sections, command=command, said=said
-    )
+    files = writing.write(arguments.out, name, title=title, table=made, sections=sections, command=command, said=said)
     print(files)
 
 

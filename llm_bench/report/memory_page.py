@@ -144,8 +144,8 @@ _NOTES = (
     "Adam's state in float32.",
     "Predictions need no GPU and are those of `llm_bench/models/step_memory.py`. The columns after “reserved” say what "
     "they are made of. A row that is predicted to need more than the card has is not tried.",
-    "The paper says that HELENE takes three times MeZO's memory; its own 14 and 4 GB are 3.5 times. Its numbers are for "
-    "OPT-1.3B. Those of larger models are from MeZO's appendix.",
+    "The paper says that HELENE takes three times MeZO's memory; its own 14 and 4 GB are 3.5 times. Its numbers are "
+    "for OPT-1.3B. Those of larger models are from MeZO's appendix.",
 )
 
 

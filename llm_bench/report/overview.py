@@ -37,7 +37,11 @@ def write(out: Path) -> None:
     for kind, task in dict.fromkeys((row["kind"], row["task"]) for row in front):
         title = f"{TASKS.get(task, task)} ({kind}): {_model(front)}"
         lines = pages.best_bold(ranked(front))
-        sections.append(pages.Section(title, [pages.table(HEADERS, lines, caption=ROWS, numeric=NUMERIC)], short=TASKS.get(task, task)))
+        sections.append(
+            pages.Section(
+                title, [pages.table(HEADERS, lines, caption=ROWS, numeric=NUMERIC)], short=TASKS.get(task, task)
+            )
+        )
     leaves = [
         Markup('<li><a href="{}">{}</a>: {}</li>').format(leaf.link, leaf.title, _first_sentence(leaf.answer))
         for leaf in read_leaves(folder)

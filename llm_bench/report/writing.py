@@ -30,7 +30,7 @@ def render(
     back: str,
     said: str = "",
 ) -> tuple[str, dict[str, Any]]:
-    """The page and its summary; the runs are written beside it. ``said`` is its answer, by default HELENE's and MeZO's."""
+    """The page and its summary; the runs are written beside it. Its answer is ``said``, by default `answer`'s."""
     said, runs = said or answer(table), [record for what, _ in table.values() for record in what.tests]
     files = page_footer.write_rows(folder / f"{name}-runs", _RUNS, [_run(record) for record in runs])
     seeds = shared_data(table)

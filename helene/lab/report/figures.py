@@ -126,7 +126,13 @@ def bar_figure(
                 at = (end, y) if np.isfinite(end) else (0, y)
                 coordinates = "data" if np.isfinite(end) else ("axes fraction", "data")
                 axes.annotate(
-                    text, at, xycoords=coordinates, xytext=(4, 0), textcoords="offset points", va="center", fontsize=SMALL
+                    text,
+                    at,
+                    xycoords=coordinates,
+                    xytext=(4, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize=SMALL,
                 )
         axes.set_yticks(range(len(labels)), labels)
         axes.invert_yaxis()

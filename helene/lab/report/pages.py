@@ -52,7 +52,7 @@ _TONES = {
     ),
 }
 _GONE = Markup(' class="num none"')  # on a card of a phone there is no line for it
-_COLUMNS_ON_A_PHONE, _CARDS_ON_A_PHONE = 4, 40
+_COLUMNS_ON_A_PHONE, _CARDS_ON_A_PHONE = 4, 16
 _BADGES = {word: look for look, words in _TONES.items() for word in words}
 
 
