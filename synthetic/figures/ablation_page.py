@@ -200,7 +200,8 @@ def _settings(config: Mapping[str, Any]) -> list[str]:
         f"Target: a training loss of {config['target']:g}, looked at every {EVERY} steps.",
         "Stages, β₁ = 0.9. First MeZO, then m ← β₁m + (1 − β₁)g. Third m ← β₁m + g, the gradient EMA without the "
         "anneal. Fourth m ← β₁m + α(t)g, with the budget as horizon. Last the same over max(h, λ), h by A-GNB from the "
-        "SPSA gradient (β₂ = 0.99, every 10 steps). The second and the third differ by the factor 1 − β₁ in the learning rate, by nothing else.",
+        "SPSA gradient (β₂ = 0.99, every 10 steps). The second and the third differ by the "
+        "factor 1 − β₁ in the learning rate, by nothing else.",
         f"Each stage has 16 settings, chosen by the least median steps on {config['tuning_seeds']} seeds (cut at "
         f"{config['tuning_budget']} steps), judged on {config['test_seeds']} others. They are 16 learning rates in "
         "factors of √2 about the natural one; for HELENE 8 at each of the floors 1 and h₀ = B‖g₀‖².",

@@ -177,7 +177,8 @@ def _settings(config: Mapping[str, Any], acting: Sequence[Record], rest: Sequenc
     return [
         f"ZO-Sophia trains a transformer of {sum(result['coordinates'].values())} parameters ({model['n_layer']} "
         f"block, width {model['d_model']}) on sequences of a Markov chain over {model['vocab']} tokens, "
-        f"{config['batch']} a step. It has β₁ = 0.96, clip 1 and h by A-GNB from the SPSA gradient, β₂ = 0.99, every 10 steps.",
+        f"{config['batch']} a step. It has β₁ = 0.96, clip 1 and h by A-GNB from the SPSA "
+        "gradient, β₂ = 0.99, every 10 steps.",
         "B, the number of predicted tokens, multiplies h. So at the γ = 0.05 of Sophia-G the clip hardly acts; a "
         "smaller γ makes it act. " + " ".join(_tuned(r) for r in [acting[0], *rest[:1]]),
         "Higher and lower loss: the windows of 100 steps after step 400, halved by their mean loss. The paper compares "

@@ -51,7 +51,6 @@ _TONES = {
         ("broken_instrument", "holds_after_repair", "ill_posed", "gap", "unexplained", "stalled", "incomplete")
     ),
 }
-_GONE = Markup(' class="num none"')  # on a card of a phone there is no line for it
 _COLUMNS_ON_A_PHONE, _CARDS_ON_A_PHONE = 4, 16
 _BADGES = {word: look for look, words in _TONES.items() for word in words}
 
@@ -205,19 +204,25 @@ def table(
     parts = [Markup('<p class="caption">{}</p>').format(_with_code(caption))] if caption else []
     folds = len(headers) > _COLUMNS_ON_A_PHONE and len(rows) <= _CARDS_ON_A_PHONE
     parts.append(Markup('<div class="scroll"><table{}>').format(Markup(' class="folds"' if folds else "")))
-    kinds = [Markup(' class="num"') if column in right else Markup("") for column in range(len(headers))]
+    names = ["num" if column in right else "" for column in range(len(headers))]
+    kinds = [_class(name) for name in names]
     named = [Markup(' data-head="{}"').format(_plain(head)) if folds else Markup("") for head in headers]
     heads = [Markup("<th{}>{}</th>").format(kind, head) for kind, head in zip(kinds, headers, strict=True)]
     parts.append(Markup("<thead><tr>{}</tr></thead><tbody>").format(Markup("").join(heads)))
     for index, row in enumerate(rows):
         anchor = Markup(' id="{}"').format(anchors[index]) if index < len(anchors) and anchors[index] else ""
         cells = [
-            Markup("<td{}{}>{}</td>").format(_GONE if folds and cell is None else kind, head, _cell(cell))
-            for kind, head, cell in zip(kinds, named, row, strict=True)
+            Markup("<td{}{}>{}</td>").format(_class(name, "none" if folds and cell is None else ""), head, _cell(cell))
+            for name, head, cell in zip(names, named, row, strict=True)
         ]
         parts.append(Markup("<tr{}>{}</tr>").format(anchor, Markup("").join(cells)))
     parts.append(Markup("</tbody></table></div>"))
     return Markup("\n").join(parts)
+
+
+def _class(*names: str) -> Markup:
+    given = " ".join(filter(None, names))
+    return Markup(' class="{}"').format(given) if given else Markup("")
 
 
 def best_bold(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
