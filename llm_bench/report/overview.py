@@ -39,7 +39,9 @@ def write(out: Path) -> None:
         lines = pages.best_bold(ranked(front))
         sections.append(
             pages.Section(
-                title, [pages.table(HEADERS, lines, caption=ROWS, numeric=NUMERIC)], short=TASKS.get(task, task)
+                title,
+                [pages.table(HEADERS, lines, caption=ROWS, numeric=NUMERIC)],
+                short=f"{TASKS.get(task, task)} ({kind})",
             )
         )
     leaves = [

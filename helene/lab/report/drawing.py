@@ -124,13 +124,10 @@ def _break_lines(figure: Figure) -> None:
     width, height = (72 * size for size in figure.get_size_inches())
     for axes in figure.axes:
         room, share = width - 50, axes.get_position().height
-        for text, points, letter in (
-            (axes.title, room, 0.66),
-            (axes._left_title, room, 0.66),
-            (axes.xaxis.label, room, 0.6),
-            (axes.yaxis.label, 0.8 * height * share, 0.6),
-        ):
-            text.set_text(_lines_of(text.get_text(), int(points / (letter * text.get_fontsize()))))
+        size = float(_STYLE["axes.labelsize"])
+        axes.set_title(_lines_of(axes.get_title(loc="left"), int(room / (0.66 * _STYLE["axes.titlesize"]))))
+        axes.set_xlabel(_lines_of(axes.get_xlabel(), int(room / (0.6 * size))))
+        axes.set_ylabel(_lines_of(axes.get_ylabel(), int(0.8 * height * share / (0.6 * size))))
 
 
 def _lines_of(text: str, letters: int) -> str:
