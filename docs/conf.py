@@ -12,6 +12,9 @@ exclude_patterns = ["conf.py"]
 html_theme = "furo"
 html_title = project
 html_copy_source = False
+html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 
 default_role = "py:obj"  # `name` in a docstring links where there is such a name
 autodoc_member_order = "bysource"

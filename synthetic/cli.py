@@ -44,8 +44,8 @@ def add_commands(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "scaling",
         help="measure how steps scale with dimension, write the report",
-        description="Measure whether the number of steps follows the largest layer or all parameters, for HELENE, "
-        "MeZO, the paper's idealised update and others, and write a report that answers in one sentence.",
+        description="Measure whether the number of steps follows the largest layer or all parameters. It does so for "
+        "HELENE, MeZO, the paper's idealised update and others. The report answers in one sentence.",
         epilog=_EPILOG,
         formatter_class=Help,
     )

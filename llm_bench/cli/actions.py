@@ -88,7 +88,7 @@ def table(arguments: argparse.Namespace) -> int:
         figures.section(made),
         tables.costs_section(made),
         tables.sensitivity_section(made),
-        details.cells_section(made, command),
+        details.cells_section(made),
         tables.facts_section(made),
     ]
     _write_page(arguments, "table", f"Table {arguments.which}: {paper.title}", made, sections, command)
@@ -133,7 +133,7 @@ def _memory(arguments: argparse.Namespace) -> int:
 def figure(arguments: argparse.Namespace) -> int:
     """Make a figure's runs and write its page."""
     from llm_bench.protocol.plan import cells
-    from llm_bench.report import details, figures, ranked, tables
+    from llm_bench.report import changes, details, figures, ranked, tables
 
     bench = given.bench(arguments, figures.FIGURES[arguments.which])
     wanted = [cell for cell in cells(bench.preset) if cell.kind in bench.models]
@@ -146,21 +146,23 @@ def figure(arguments: argparse.Namespace) -> int:
         *ranked.ranked_sections(made),
         figures.section(made, arguments.which),
         tables.costs_section(made),
-        details.cells_section(made, command),
+        details.cells_section(made),
         tables.facts_section(made),
     ]
-    _write_page(arguments, "figure", figures.TITLES[arguments.which], made, sections, command)
+    said = changes.answer(made, arguments.which)
+    _write_page(arguments, "figure", figures.TITLES[arguments.which], made, sections, command, said)
     return _all_failed(records)
 
 
 def _write_page(
-    arguments: argparse.Namespace, what: str, title: str, made: Any, sections: list[Any], command: str
+    arguments: argparse.Namespace, what: str, title: str, made: Any, sections: list[Any], command: str, said: str = ""
 ) -> None:
     from llm_bench.report import writing
 
     name = f"{what}-{arguments.which}-{arguments.preset}"
     title = f"{title} (preset {arguments.preset})"
-    print(writing.write(arguments.out, name, title=title, table=made, sections=sections, command=command))
+    files = writing.write(arguments.out, name, title=title, table=made, sections=sections, command=command, said=said)
+    print(files)
 
 
 def tune(arguments: argparse.Namespace) -> int:

@@ -71,7 +71,7 @@ def demo_page(out: Path, bench: Bench, records: Any) -> Path:
         *ranked.ranked_sections(table),
         figures.section(table),
         tables.costs_section(table),
-        details.cells_section(table, command),
+        details.cells_section(table),
         tables.facts_section(table),
     ]
     title = "A toy: fine-tuning tiny models on a CPU"

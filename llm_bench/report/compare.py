@@ -108,10 +108,10 @@ class Duel:
     def sentence(self) -> str:
         """Both by name, with their numbers."""
         name = f"{TASKS.get(self.task, self.task)} ({self.kind})"
-        numbers = f"HELENE {self.helene.mean:.1f}, MeZO {self.mezo.mean:.1f}"
+        both = f"On {name} HELENE reaches {self.helene.mean:.1f} % and MeZO {self.mezo.mean:.1f} %"
         if not self.winner:
-            return f"{name}: {numbers}, no lead beyond noise"
-        return f"{name}: {numbers}, {self.winner} leads by {abs(self.ahead.points):.1f} points"
+            return f"{both}: neither leads beyond noise."
+        return f"{both}: {self.winner} leads by {abs(self.ahead.points):.1f} points."
 
 
 def duels(rows: Rows, tuning: str = "full") -> list[Duel]:
@@ -140,11 +140,10 @@ def headline(found: Sequence[Duel]) -> str:
         return "HELENE and MeZO have not both been tested on any task here."
     wins = [sum(d.winner == name for d in found) for name in ("HELENE", "MeZO", "")]
     if len(found) == 1:
-        return f"{found[0].sentence}."
-    return (
-        f"HELENE beats MeZO on {wins[0] or 'none'} of {len(found)} tasks, MeZO beats HELENE on {wins[1] or 'none'}; "
-        f"on the other {wins[2]} neither leads beyond noise."
-    ).replace("; on the other 0 neither leads beyond noise", "")
+        return found[0].sentence
+    rest = f" On the other {wins[2] if wins[2] > 1 else 'one'} neither leads beyond noise." if wins[2] else ""
+    beaten = wins[1] or "none"
+    return f"HELENE beats MeZO on {wins[0] or 'none'} of {len(found)} tasks, MeZO beats HELENE on {beaten}.{rest}"
 
 
 def against_controls(found: Sequence[Duel]) -> str:

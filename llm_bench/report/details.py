@@ -7,27 +7,27 @@ from markupsafe import Markup
 from helene.lab.report import pages
 from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import choose
+from llm_bench.report.compare import TASKS
 from llm_bench.report.labels import anchor, label
 from llm_bench.report.ranked import Table
 from llm_bench.report.tables import ended
 from llm_bench.runs.config import from_dict, to_toml
 
 
-def cells_section(table: Table, command: str) -> pages.Section:
+def cells_section(table: Table) -> pages.Section:
     """The cells that have runs, those under way too."""
     body: list[Markup | str] = [
         pages.paragraph(
-            "Step sizes were chosen on dev with a seed of their own, the same number for every method and a few more "
-            "where the best one lay at an end; test rows were looked at once, by the runs below."
+            "Step sizes were chosen on dev with a seed of their own. Every method had the same number of them, and a "
+            "few more where the best one lay at an end. Test rows were looked at once, by the runs below."
         )
     ]
     for cell, (what, _) in table.items():
-        title = f"{label(cell.method, cell.tuning)} on {cell.task} ({cell.kind})"
+        title = f"{label(cell.method, cell.tuning)} on {TASKS.get(cell.task, cell.task)} ({cell.kind})"
         inside = [*_tuning_part(what), *_tests_part(what), *_failed_part(what)]
         if inside:
-            body += [pages.subtitle(title, anchor(cell)), pages.details(f"runs of {title}", inside)]
-    body.append(pages.paragraph(f"Remake all: `{command}`"))
-    return pages.Section("Cells", body, "cells")
+            body.append(pages.details(title, inside, anchor(cell)))
+    return pages.Section("Runs of each cell", body, "cells")
 
 
 def _tuning_part(what: CellRecords) -> list[Markup | str]:

@@ -129,30 +129,51 @@ def profile(table: Table, cost: str = "forwards") -> Drawing | None:
 
 
 def section(table: Table, what: str = "curves") -> pages.Section:
-    """All figures of a table: dev metric over forwards, dev loss over steps, the profile."""
+    """All figures of a table: dev metric over forwards, dev loss over steps, the profile; open for the first task."""
     body: list[Any] = []
-    for kind, task in dict.fromkeys((cell.kind, cell.task) for cell in table):
-        for axis, value, caption in (
-            (
-                "forwards",
-                "dev_metric",
-                "Dev metric over forwards: median over seeds, the band from the lowest to the highest.",
-            ),
-            ("step", "dev_loss", "Dev loss over steps."),
-        ):
-            drawing = curves(table, kind, task, axis, value)
-            if drawing is not None:
-                body.append(pages.figure(drawing, f"{TASKS.get(task, task)} ({kind}). {caption}"))
-    drawing = profile(table)
+    tasks = [task for task in dict.fromkeys((cell.kind, cell.task) for cell in table) if _drawn(table, *task)]
+    for index, (kind, task) in enumerate(tasks):
+        drawn = _drawn(table, kind, task)
+        body += drawn if index == 0 else [pages.details(f"{TASKS.get(task, task)} ({kind})", drawn)]
+    drawing = profile(table) if len(tasks) > 1 else None  # of one task it says no more than the curves
     if drawing is not None:
         body.append(
             pages.figure(drawing, "Performance profile: the share of task and seed pairs solved within a factor.")
         )
+    return pages.Section(
+        TITLES[what],
+        [*body, *_not_drawn(table)] if body else [pages.paragraph("No run with a curve is there yet.")],
+        "figures",
+    )
+
+
+_CAPTIONS = {
+    ("forwards", "dev_metric"): "Dev metric over forwards: median over seeds, the band from the lowest to the highest. "
+    "Where lines coincide, the last of the legend hides the others.",
+    ("step", "dev_loss"): "Dev loss over steps, drawn alike.",
+}
+
+
+def _drawn(table: Table, kind: str, task: str) -> list[Any]:
+    """The figures of one task."""
+    name = f"{TASKS.get(task, task)} ({kind})"
+    drawings = {caption: curves(table, kind, task, *axes) for axes, caption in _CAPTIONS.items()}
+    return [pages.figure(drawing, f"{name}. {caption}") for caption, drawing in drawings.items() if drawing]
+
+
+def _not_drawn(table: Table) -> list[Any]:
+    """Which methods have no curve, and where."""
+    tasks = len({(cell.kind, cell.task) for cell in table})
     missing: dict[str, list[str]] = {}
     for cell, (known, _) in _trained_cells(table):
         if not any(record.result.get("curve") for record in known.tests):
             missing.setdefault(label(cell.method, cell.tuning), []).append(f"{cell.task} ({cell.kind})")
-    if body and missing:
-        named = [f"{name} on {', '.join(tasks)}" for name, tasks in sorted(missing.items())]
-        body.insert(0, pages.paragraph(f"Without a test run, so not drawn: {'; '.join(named)}."))
-    return pages.Section(TITLES[what], body or [pages.paragraph("No run with a curve is there yet.")], "figures")
+    nowhere = sorted(name for name, where in missing.items() if len(where) == tasks)
+    some = [f"{name} on {', '.join(where)}" for name, where in sorted(missing.items()) if len(where) < tasks]
+    out = []
+    if some:
+        out.append(pages.paragraph(f"Without a test run, so not drawn: {'; '.join(some)}."))
+    if nowhere:
+        where = "Without any test run, so not drawn" if tasks == 1 else "Without a test run on any task"
+        out.append(pages.paragraph(f"{where}: {'; '.join(nowhere)}."))
+    return out

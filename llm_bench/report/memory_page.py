@@ -38,6 +38,7 @@ def write(out: Path, shapes: Sequence[Record], runs: Sequence[Record], command: 
     tried = {_place(r) for r in shapes if r.config["device"] != "none"}
     shapes = [r for r in shapes if r.config["device"] != "none" or _place(r) not in tried]
     sections = [_batch_section(batch, shapes) for batch in dict.fromkeys(r.config["batch"] for r in shapes)]
+    sections.append(pages.Section("How it was measured", [pages.paragraph(note) for note in _NOTES]))
     if runs:
         sections.append(_runs_section(runs))
     text = pages.render_page(
@@ -62,8 +63,9 @@ def _answer(records: Sequence[Record]) -> str:
     within = sum(off <= LIMIT for off, _ in measured)
     where = ", ".join(record.config[name] for name in ("name", "model", "batch"))
     return (
-        f"{_both(records)}{len(measured)} peaks were measured on one {record.config['device']}, {within} within "
-        f"{LIMIT:.0%} of what was predicted; the furthest is {worst:.1%} off ({where}). {full} do not fit the card."
+        f"{_both(records)}Of {len(measured)} peaks measured on one {record.config['device']}, {within} are within "
+        f"{LIMIT:.0%} of their prediction. The furthest is {worst:.1%} off ({where}). "
+        f"{full or 'None'} of the rows {'does' if full == 1 else 'do'} not fit the card."
         + (f" {broken} ended with an error." if broken else "")
     )
 
@@ -78,7 +80,8 @@ def _both(records: Sequence[Record]) -> str:
         state = {name.partition(", ")[2]: peak for name, peak in found.items() if name.startswith("HELENE, ")}
         if "MeZO" in found and state:
             helene = ", ".join(f"{peak / 1e9:.1f} GB with {name}" for name, peak in state.items())
-            return f"{model}, batches of {batch}: MeZO takes {found['MeZO'] / 1e9:.1f} GB, HELENE {helene}. "
+            mezo = f"MeZO tunes {model} in {found['MeZO'] / 1e9:.1f} GB, with batches of {batch}. "
+            return f"{mezo}HELENE takes {helene}. "
     return ""
 
 
@@ -104,27 +107,46 @@ def _batch_section(batch: str, records: Sequence[Record]) -> pages.Section:
     here = [r for r in records if r.config["batch"] == batch]
     order = {name: i for i, name in enumerate(PRINTED)}
     here.sort(key=lambda r: (order.get(r.config["model"], len(order)), _row_order(r.config["name"])))
-    body = []
-    for model, device in dict.fromkeys((r.config["model"], r.config["device"]) for r in here):
-        rows = [_line(r) for r in here if (r.config["model"], r.config["device"]) == (model, device)]
-        headers = ["", "paper", "measured", "predicted", "off", "reserved", *_PARTS]
-        body += [
-            pages.subtitle(_heading(model, device), f"{batch}-{_heading(model, device)}".replace(" ", "-")),
-            pages.table(headers, rows),
-        ]
+    places = list(dict.fromkeys((r.config["model"], r.config["device"]) for r in here))
+    names = list(dict.fromkeys(r.config["name"] for r in here))
+    cells = {(r.config["name"], r.config["model"], r.config["device"]): r for r in here}
+    rows = [[name, *(_peak_of(cells.get((name, *place))) for place in places)] for name in names]
     count, length = batch.split("x")
-    rows_of = "row" if count == "1" else "rows"
-    note = (
-        f"GB (10⁹ bytes), {count} {rows_of} of {length} tokens, language-model loss at every place. Measured: most "
-        "bytes that the allocator had given to tensors in four steps, in a fresh process, loaded weights among them; "
-        "reserved: what it had taken from the card. Forward-only rows are steps of the captured engine. Predicted "
-        "without a GPU by `llm_bench/models/step_memory.py`; the columns behind say what of. "
-        "FT rows hold Adam's state in float32. "
-        "A row that is predicted to need more than the card has is not tried. The paper says three times MeZO's memory "
-        "for HELENE; its own 14 and 4 GB are 3.5 times. Its numbers are for OPT-1.3B; those of larger models are from "
-        "MeZO's appendix."
+    devices = ", ".join(dict.fromkeys(device for _, device in places if device != "none"))
+    caption = (
+        f"GB (10⁹ bytes) at the peak of a step, {count} {'row' if count == '1' else 'rows'} of {length} tokens"
+        f"{f', on {devices}' if devices else ''}. "
+        "A number in brackets is a prediction: the row was not measured."
     )
-    return pages.Section(f"Batches of {batch}", [pages.paragraph(note), *body], f"batch-{batch}")
+    heads = [model if len({d for m, d in places if m == model}) == 1 else _heading(model, d) for model, d in places]
+    body = [pages.table(["", *heads], rows, caption=caption, numeric=range(1, len(heads) + 1))]
+    headers = ["", "paper", "measured", "predicted", "off", "reserved", *_PARTS]
+    for model, device in places:
+        parts = [_line(r) for r in here if (r.config["model"], r.config["device"]) == (model, device)]
+        heading = _heading(model, device)
+        title = f"{heading}: what it is made of, beside prediction and paper"
+        body.append(pages.details(title, [pages.table(headers, parts)], f"{batch}-{heading}".replace(" ", "-")))
+    return pages.Section(f"Batches of {batch}", body, f"batch-{batch}")
+
+
+def _peak_of(record: Record | None) -> Any:
+    """The measured GB of a row; what was not measured, predicted and in brackets."""
+    if record is None:
+        return None
+    peak = record.result["peak_bytes"]
+    return peak / 1e9 if peak else f"({pages.number(record.result['predicted_bytes']['total'] / 1e9)})"
+
+
+_NOTES = (
+    "Measured: the most bytes that the allocator had given to tensors in four steps of a fresh process. The loaded "
+    "weights are among them. Reserved: what it had taken from the card.",
+    "The language-model loss is taken at every place. Forward-only rows are steps of the captured engine. FT rows hold "
+    "Adam's state in float32.",
+    "Predictions need no GPU and are those of `llm_bench/models/step_memory.py`. The columns after “reserved” say what "
+    "they are made of. A row that is predicted to need more than the card has is not tried.",
+    "The paper says that HELENE takes three times MeZO's memory; its own 14 and 4 GB are 3.5 times. Its numbers are "
+    "for OPT-1.3B. Those of larger models are from MeZO's appendix.",
+)
 
 
 def _heading(model: str, device: str) -> str:

@@ -37,7 +37,13 @@ def write(out: Path) -> None:
     for kind, task in dict.fromkeys((row["kind"], row["task"]) for row in front):
         title = f"{TASKS.get(task, task)} ({kind}): {_model(front)}"
         lines = pages.best_bold(ranked(front))
-        sections.append(pages.Section(title, [pages.table(HEADERS, lines, caption=ROWS, numeric=NUMERIC)]))
+        sections.append(
+            pages.Section(
+                title,
+                [pages.table(HEADERS, lines, caption=ROWS, numeric=NUMERIC)],
+                short=f"{TASKS.get(task, task)} ({kind})",
+            )
+        )
     leaves = [
         Markup('<li><a href="{}">{}</a>: {}</li>').format(leaf.link, leaf.title, _first_sentence(leaf.answer))
         for leaf in read_leaves(folder)

@@ -18,7 +18,7 @@ from llm_bench.report.labels import anchor, label
 Table = Mapping[Cell, tuple[CellRecords, Numbers | None]]
 HEADERS = ("method", "test, %", "95 % interval", "seeds", "seconds", "seconds to target", "GiB")
 NUMERIC = (1, 4, 5, 6)  # of these columns
-ROWS = "ʳ: no seed changes the result, so that the interval is that of the test rows' sampling."
+ROWS = "ʳ marks an interval of the test rows' sampling: no seed changes that result."
 CAPTION = (
     "Test metric at the best dev step, mean over seeds, best first. Seconds are those of training, evaluation left "
     f"out. GiB: the most that steps held on the card. {ROWS}"
@@ -33,15 +33,18 @@ def measured(table: Table) -> dict[Cell, Numbers]:
 def ranked_sections(table: Table) -> list[pages.Section]:
     """A section per task: who leads, and the table."""
     out: list[pages.Section] = []
+    found = {(duel.kind, duel.task): duel.sentence for duel in duels(measured(table))}
     for kind, task in dict.fromkeys((c.kind, c.task) for c in measured(table)):
         here = {c: value for c, value in table.items() if (c.kind, c.task) == (kind, task)}
-        title = f"{TASKS.get(task, task)} ({kind}): {model_of(here)}"
-        said = [pages.paragraph(f"{duel.sentence}.") for duel in duels(measured(here))]
+        name = f"{TASKS.get(task, task)} ({kind})"
+        sentence = found.get((kind, task), "") if len(found) > 1 else ""  # one alone is the page's answer
+        said = [pages.paragraph(sentence)] if sentence else []
         body: list[Markup | str] = [
             *said,
             pages.table(HEADERS, ranked_rows(here), caption="" if out else CAPTION, numeric=NUMERIC),
         ]
-        out.append(pages.Section(title, [*body, *_unmeasured(here)], anchor=f"ranked-{kind}-{task}"))
+        title, address = f"{name}: {model_of(here)}", f"ranked-{kind}-{task}"
+        out.append(pages.Section(title, [*body, *_unmeasured(here)], address, name))
     return out
 
 
@@ -154,5 +157,5 @@ def shared_data(table: Table) -> str:
         return ""
     return (
         f"Seeds of {' and '.join(shared)} runs change the directions z only: training rows, dev rows and their order "
-        "are the same, so that intervals leave out the choice of the data."
+        "are the same. So intervals leave out the choice of the data."
     )

@@ -34,11 +34,8 @@ def collect(bench: Bench, cells: Sequence[Cell], records: Sequence[Record]) -> T
 def answer(table: Table) -> str:
     """The first lines of the page: HELENE against MeZO with numbers, and which of them beats the controls."""
     found = duels(measured(table))
-    said = [headline(found)]
-    if len(found) > 1:
-        said.append("; ".join(duel.sentence for duel in found) + ".")
-    controls = against_controls(found)
-    return " ".join([*said, *([controls] if controls else [])])
+    decided = [duel.sentence for duel in found if duel.winner] if len(found) > 1 else []
+    return " ".join(filter(None, [headline(found), *decided, against_controls(found)]))
 
 
 def table_section(bench: Bench, table: Table, paper: PaperTable) -> pages.Section:
@@ -175,7 +172,7 @@ def sensitivity_section(table: Table) -> pages.Section:
 
 def facts_section(table: Table) -> pages.Section:
     """What the records say of data and models."""
-    lines = set()
+    lines, overlaps = set(), dict[str, set[int]]()
     for _, (what, _) in table.items():
         for record in what.tests:
             data, config = record.result.get("data", {}), record.config
@@ -189,17 +186,25 @@ def facts_section(table: Table) -> pages.Section:
             if record.result.get("parameters"):
                 count, mark = record.result["parameters"]["all"], config["fingerprint"]
                 lines.add(f"{config['model']}: {count:,} parameters in {config['dtype']}, fingerprint {mark}")
-            lines.add(
-                f"{config['task']} ({config['kind']}): {data['source']} split, {data['train']} training, {data['dev']} "
-                f"dev, {data['test']} test rows; {data['overlap_with_test']} of the former are test rows as well"
-            )
+            sizes = f"{data['train']} training, {data['dev']} dev and {data['test']} test rows"
+            split = f"{config['task']} ({config['kind']}): {data['source']} split with {sizes}"
+            overlaps.setdefault(split, set()).add(data["overlap_with_test"])
     notes = [
         "The final character of a premise is dropped only where it is punctuation; LM-BFF's code drops it always.",
         "Models run without dropout, those trained with gradients too.",
-        *sorted(lines),
+        *(f"{line}." for line in sorted(lines)),
+        *(f"{split}. {_overlap(counts)}" for split, counts in sorted(overlaps.items())),
     ]
     items = Markup("").join(Markup("<li>{}</li>").format(line) for line in notes)
     return pages.Section("Data and departures", [Markup("<ul>{}</ul>").format(items)], "data")
+
+
+def _overlap(counts: set[int]) -> str:
+    """How many training and dev rows are test rows, over the seeds of the data."""
+    low, high = min(counts), max(counts)
+    if not high:
+        return "No training or dev row is a test row."
+    return f"{low if low == high else f'{low} to {high}'} of the training and dev rows are test rows as well."
 
 
 def _printed(mean: float, deviation: float | None) -> str:

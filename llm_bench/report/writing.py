@@ -20,10 +20,18 @@ _RUNS = ("record", *_ASKED, "status", "metric", "best_step", "training_seconds",
 
 
 def render(
-    folder: Path, name: str, *, title: str, table: Table, sections: Sequence[pages.Section], command: str, back: str
+    folder: Path,
+    name: str,
+    *,
+    title: str,
+    table: Table,
+    sections: Sequence[pages.Section],
+    command: str,
+    back: str,
+    said: str = "",
 ) -> tuple[str, dict[str, Any]]:
-    """The page and its summary; the runs are written beside it."""
-    said, runs = answer(table), [record for what, _ in table.values() for record in what.tests]
+    """The page and its summary; the runs are written beside it. Its answer is ``said``, by default `answer`'s."""
+    said, runs = said or answer(table), [record for what, _ in table.values() for record in what.tests]
     files = page_footer.write_rows(folder / f"{name}-runs", _RUNS, [_run(record) for record in runs])
     seeds = shared_data(table)
     text = pages.render_page(
@@ -40,10 +48,26 @@ def render(
     return text, {"title": title, "answer": said, "command": command, "seeds": seeds, "cells": plain(table)}
 
 
-def write(out: Path, name: str, *, title: str, table: Table, sections: Sequence[pages.Section], command: str) -> Path:
+def write(
+    out: Path,
+    name: str,
+    *,
+    title: str,
+    table: Table,
+    sections: Sequence[pages.Section],
+    command: str,
+    said: str = "",
+) -> Path:
     """Write ``out/llm/NAME.html`` with its files, the part's main page and the index; returns the page."""
     text, summary = render(
-        out / "llm", name, title=title, table=table, sections=sections, command=command, back="../index.html"
+        out / "llm",
+        name,
+        title=title,
+        table=table,
+        sections=sections,
+        command=command,
+        back="../index.html",
+        said=said,
     )
     return write_leaf(out, name, text, **summary)
 

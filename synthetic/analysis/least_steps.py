@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from scipy.special import betainc
 
 BOUND = (
-    "On quadratics no method that sees two losses a step can take O(max_i d_i) steps: with a random minimiser it needs "
-    "(1 − target) d / 2 in the mean, (1 − target) d if it uses only their difference, as HELENE and MeZO do, whatever "
-    "the layers are (theory/proofs/limits/two_evaluations.md)."
+    "On quadratics no method that sees two losses a step can take O(max_i d_i) steps. With a random minimiser it needs "
+    "(1 − target) d / 2 in the mean, whatever the layers are. If it uses only their difference, as HELENE and MeZO do, "
+    "it needs (1 − target) d (theory/proofs/limits/two_evaluations.md)."
 )
 
 

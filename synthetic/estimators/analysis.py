@@ -171,15 +171,15 @@ def _answer(rows: Sequence[MeasuredPopulation], forward: ForwardOnly, verdict: s
             "No answer: drawn means differ from their exact values by more than chance allows, so the draws are wrong."
         )
     opening = {
-        "consistent": "What A-GNB returns, B ĝ⊙ĝ, tends to the Hessian's diagonal as B grows",
-        "not_consistent": "What A-GNB returns, B ĝ⊙ĝ, does not tend to the Hessian's diagonal as B grows",
-        "not_resolved": "Whether what A-GNB returns, B ĝ⊙ĝ, tends to the Hessian's diagonal is not settled",
+        "consistent": "What A-GNB returns, B ĝ⊙ĝ, tends to the Hessian's diagonal as B grows.",
+        "not_consistent": "What A-GNB returns, B ĝ⊙ĝ, does not tend to the Hessian's diagonal as B grows.",
+        "not_resolved": "Whether what A-GNB returns, B ĝ⊙ĝ, tends to the Hessian's diagonal is not settled.",
     }[verdict]
     parts = []
     places: tuple[tuple[Group, str], ...] = (
-        ("optimum", "at the optimum of a well-specified model"),
-        ("away", "away from it"),
-        ("certain", "with certain labels"),
+        ("optimum", "At the optimum of a well-specified model"),
+        ("away", "Away from it"),
+        ("certain", "With certain labels"),
     )
     for group, place in places:
         some = of_group(rows, group)
@@ -187,14 +187,14 @@ def _answer(rows: Sequence[MeasuredPopulation], forward: ForwardOnly, verdict: s
             parts.append(f"{place} its relative error {_tendency_of(some, 'returned')}")
     optimum = of_group(rows, "optimum")
     if optimum:
-        parts.append(f"the mean of per-sample squares {_tendency_of(optimum, 'squares')} at the optimum")
+        parts.append(f"At the optimum the relative error of per-sample squares {_tendency_of(optimum, 'squares')}")
     if forward.records:
         last = forward.records[-1].config["d"]
         rank = forward.median("rank")[-1]
         parts.append(
-            f"from SPSA gradients its ranks correlate {round(rank[0], 2) + 0.0:.2f} with the true ones at d = {last}"
+            f"From SPSA gradients its ranks correlate {round(rank[0], 2) + 0.0:.2f} with the true ones at d = {last}"
         )
-    return f"{opening}: {'; '.join(parts)}."
+    return " ".join([opening, *(f"{part}." for part in parts)])
 
 
 def _tendency_of(rows: Sequence[MeasuredPopulation], estimator: str) -> str:

@@ -117,36 +117,36 @@ def _sections(findings: Findings, drawings: Mapping[str, tuple[Drawing, str]], f
 
 
 _THEORY = (
-    "Let μ and v be mean and variance of one sample's gradient in a coordinate. Then E[B ĝ²] = v + Bμ², so away from a "
-    "stationary point the mean grows like B; where μ = 0, B ĝ² tends in law to v χ²₁, a random variable of standard "
-    "deviation √2 v, for every batch. v is the Hessian's entry if the labels follow the model.",
+    "Let μ and v be mean and variance of one sample's gradient in a coordinate. Then E[B ĝ²] = v + Bμ². So away from "
+    "a stationary point the mean grows like B. Where μ = 0, B ĝ² tends in law to v χ²₁, a random variable of standard "
+    "deviation √2 v, for every batch. There v is the Hessian's entry if the labels follow the model.",
     "The mean of per-sample squares tends to E g², which is the Hessian's entry where the labels follow the model, "
     "with an error like B^−½. With SPSA gradients E h_j = B(|g|² + 2g_j²): every coordinate gets the trace. The claims "
     "GNB-returned, GNB-optimum, GNB-limit, GNB-variance and GNB-zo of `pytest theory/` prove these.",
 )
 _READING = (
-    f"Exponents in B of the relative error, root mean square over coordinates and minibatches, fitted from B = "
-    f"{ASYMPTOTIC_FROM} to 4096, with 95 % intervals (all of them in agnb.json). As returned: B ĝ⊙ĝ at the true "
-    "labels; squares: the mean of per-sample squares; sampled: GNB, B ĝ⊙ĝ at labels drawn from the model; own "
+    f"The table has exponents in B of the relative error, fitted from B = {ASYMPTOTIC_FROM} to 4096. The error is the "
+    "root mean square over coordinates and minibatches. 95 % intervals of all are in agnb.json. As returned: B ĝ⊙ĝ at "
+    "the true labels. Squares: the mean of per-sample squares. Sampled: GNB, B ĝ⊙ĝ at labels drawn from the model. Own "
     "diagonal: the minibatch's Gauss-Newton diagonal, labels summed over. An error whose exponent lies below −¼ "
-    "shrinks, above ¼ it grows, in between it stays. −½ is the rate of a mean of B terms. Bias: of the "
+    "shrinks, above ¼ it grows, in between it stays. The rate of a mean of B terms is −½. Bias: of the "
     "per-sample squares as B → ∞, relative, exact."
 )
 _LABELS = (
-    "The standard deviation over minibatches of B ĝ⊙ĝ at true labels, over that at labels drawn from the model, at "
-    "B = 64: below 1, true labels vary less. The share of estimates within a factor 2 of the truth is for single "
-    "estimates of single coordinates; of v χ²₁ it would be 0.32."
+    "The first number is the standard deviation over minibatches of B ĝ⊙ĝ at true labels, over that at labels drawn "
+    "from the model, at B = 64. Below 1, true labels vary less. The share of estimates within a factor 2 of the truth "
+    "is for single estimates of single coordinates; of v χ²₁ it would be 0.32."
 )
 _METHOD = (
     "Each population has 32 to 64 inputs; labels follow the model at its optimum (the teacher), or are the teacher's "
     "likeliest class. The truth is the diagonal of the Hessian of the expected loss by torch.func in float64, at up to "
-    "64 coordinates. All gradients by input and label are tabulated; minibatches are multinomial counts over that "
-    "table, 1000 for each B in 10 groups, over which the bootstrap goes.",
+    "64 coordinates. All gradients by input and label are tabulated. Minibatches are multinomial counts over that "
+    "table, 1000 for each B in 10 groups. The bootstrap goes over the groups.",
     "Distance: root mean square change of the logits from the optimum along a random direction, to first order. Rare "
     "classes: one bias is moved until all classes but one have that probability together. Drawn sums are compared "
     "with exact ones; more than 6 standard errors apart is a broken instrument.",
     "From losses alone: a logistic model at its optimum, 256 inputs, feature scales so that curvatures span three "
-    "decades, B = 64, a fresh minibatch and direction for each estimate; the average is exponential, β₂ = 0.99, over "
+    "decades, B = 64. Each estimate has a fresh minibatch and direction. The average is exponential, β₂ = 0.99, over "
     "1000 estimates at a point that stands still.",
 )
 
@@ -216,9 +216,9 @@ def _forward_section(findings: Findings) -> list[Markup]:
     if forward.snr is not None:
         e, dims = forward.snr, ", ".join(map(str, forward.fitted))
         sentence = (
-            f"The signal to noise of one estimate goes as d^{e.value:.2f}, interval {interval(e.low, e.high)}, fitted "
-            f"on d = {dims} (all from 64 on where every group is above zero); theory gives d^−½ for the contrast over "
-            "all coordinates, 1/d for two single ones."
+            f"The signal to noise of one estimate goes as d^{e.value:.2f}, interval {interval(e.low, e.high)}. It is "
+            f"fitted on d = {dims}: all from 64 on where every group is above zero. Theory gives d^−½ for the contrast "
+            "over all coordinates, 1/d for two single ones."
         ).replace("^-", "^−")
     headers = ["d", "signal to noise, one estimate", "rank correlation, SPSA", "rank correlation, exact gradients"]
     return [paragraph(sentence), table(headers, body)]

@@ -12,7 +12,7 @@ from helene.lab.report.figures import Drawing, Line, line_figure
 from helene.lab.report.pages import interval, number, table
 from helene.lab.runs.records import Record
 from helene.lab.scaling.fits import median_interval, ratio_of_medians
-from synthetic.figures.pages import Remade, Statement
+from synthetic.figures.pages import Remade, Statement, counted
 
 TITLE = "The ablation: what each part of HELENE adds"
 NAMES = {
@@ -48,7 +48,8 @@ def remake(records: Sequence[Record]) -> Remade:
         settings=_settings(config),
         drawings=[
             (p, _drawing(g, config["target"], PROTOCOLS[p]), f"Loss on all training images, {PROTOCOLS[p]}: median of "
-             f"{config['test_seeds']} seeds and the middle half of them.")
+             f"{config['test_seeds']} seeds and the middle half of them. Where lines coincide, the last of the legend "
+             "hides the others.")
             for p, g in groups.items() if g
         ],
         tables=[_table(PROTOCOLS[p], g) for p, g in groups.items() if g] + [_shared_parts(shared)],
@@ -124,25 +125,26 @@ def _answer(tuned: Sequence[Statement], shared: Sequence[Statement], groups: Map
         return "No answer: stages are missing."
     text = f"Tuned alike, {_counted(tuned)}"
     ratio = _ratio(groups["tuned"]["mezo"], groups["tuned"]["helene"])
-    text += f"; HELENE is {number(ratio[0])} times as fast as MeZO {interval(*ratio[1:])}"
+    text += f" HELENE is {number(ratio[0])} times as fast as MeZO {interval(*ratio[1:])}."
     if groups["tuned"]["momentum"]["steps"] == groups["tuned"]["biased"]["steps"]:
-        text += ", and momentum and biased gradient are one method at two learning rates"
+        text += " Momentum and biased gradient are one method at two learning rates."
     above = groups["tuned"]["helene"]["above"]
     if above is not None and max(above) == 0:
-        text += ", and HELENE does best with a floor above every h, which makes it the annealed heavy ball"
+        text += " HELENE does best with a floor above every h, which makes it the annealed heavy ball."
     if shared:
-        text += f"; at one learning rate for all, {_counted(shared)}"
-        missed = [n for s, n in NAMES.items() if np.isinf(np.median(groups["shared"][s]["steps"]))]
-        text += f" ({', '.join(missed)} miss{'es' if len(missed) == 1 else ''} the target)" if missed else ""
-    return text + "."
+        text += f" At one learning rate for all, {_counted(shared)}"
+        missed = [n.removeprefix("+ ") for s, n in NAMES.items() if np.isinf(np.median(groups["shared"][s]["steps"]))]
+        text += f" There {', '.join(missed)} miss{'es' if len(missed) == 1 else ''} the target." if missed else ""
+    return text
 
 
 def _counted(parts: Sequence[Statement]) -> str:
     holds = [p for p in parts if p.holds]
     names = ": " + "; ".join(p.says for p in holds) if holds else ""
     is_open = sum(p.holds is None for p in parts)
-    left = f" ({is_open} stay open)" if is_open else ""
-    return f"{len(holds)} of the paper's {len(parts)} statements hold{left}{names}"
+    left = f" {is_open} stay{'s' if is_open == 1 else ''} open." if is_open else ""
+    hold = "holds" if len(holds) == 1 else "hold"
+    return f"{len(holds)} of the paper's {len(parts)} statements {hold}{names}.{left}"
 
 
 def _table(title: str, group: Mapping[str, Any]) -> Any:
@@ -153,7 +155,7 @@ def _table(title: str, group: Mapping[str, Any]) -> Any:
         rows.append(
             [
                 NAMES[stage],
-                f"{number(steps[0])} {interval(*steps[1:])}",
+                counted(steps),
                 float(np.median(loss.min(1))),
                 float(np.median(loss[:, -1])),
                 f"{100 * float(np.median(r['accuracy'])):.1f} %",
@@ -193,17 +195,18 @@ def _drawing(group: Mapping[str, Any], target: float, title: str) -> Drawing:
 
 def _settings(config: Mapping[str, Any]) -> list[str]:
     return [
-        "Softmax regression on scikit-learn's handwritten digits (1200 images to train, 597 to test, 650 parameters), "
-        f"from zero, minibatches of {config['batch']}, {config['budget']} steps, one direction a step. Target: a "
-        f"training loss of {config['target']:g}, looked at every {EVERY} steps.",
-        "Stages, β₁ = 0.9: MeZO; m ← β₁m + (1 − β₁)g; m ← β₁m + g, the gradient EMA without the anneal; m ← β₁m + "
-        "α(t)g with the budget as horizon; the same over max(h, λ), h by A-GNB from the SPSA gradient (β₂ = 0.99, "
-        "every 10 steps). The second and the third differ by the factor 1 − β₁ in the learning rate, by nothing else.",
+        "Softmax regression on scikit-learn's handwritten digits: 1200 images to train, 597 to test, 650 parameters. "
+        f"It starts from zero, with minibatches of {config['batch']}, {config['budget']} steps, one direction a step. "
+        f"Target: a training loss of {config['target']:g}, looked at every {EVERY} steps.",
+        "Stages, β₁ = 0.9. First MeZO, then m ← β₁m + (1 − β₁)g. Third m ← β₁m + g, the gradient EMA without the "
+        "anneal. Fourth m ← β₁m + α(t)g, with the budget as horizon. Last the same over max(h, λ), h by A-GNB from the "
+        "SPSA gradient (β₂ = 0.99, every 10 steps). The second and the third differ by the "
+        "factor 1 − β₁ in the learning rate, by nothing else.",
         f"Each stage has 16 settings, chosen by the least median steps on {config['tuning_seeds']} seeds (cut at "
-        f"{config['tuning_budget']} steps), judged on {config['test_seeds']} others: 16 learning rates in factors of "
-        "√2 about the natural one; for HELENE 8 at each of the floors 1 and h₀ = B‖g₀‖².",
-        "Faster: the 95 % interval of the ratio of median steps lies above 1; not faster: it ends at 1 or below; does "
+        f"{config['tuning_budget']} steps), judged on {config['test_seeds']} others. They are 16 learning rates in "
+        "factors of √2 about the natural one; for HELENE 8 at each of the floors 1 and h₀ = B‖g₀‖².",
+        "Faster: the 95 % interval of the ratio of median steps lies above 1. Not faster: it ends at 1 or below. Does "
         "not help: is not seen to be faster. Rises: the loss ends further above its least than MeZO's from the same "
-        "seed, by the 95 % interval of the median difference; stabilizes: it does so less with the anneal. What lies "
+        "seed, by the 95 % interval of the median difference. Stabilizes: it does so less with the anneal. What lies "
         "between is open: no threshold is ours. Slopes along directions are exact derivatives.",
     ]

@@ -12,7 +12,7 @@ from helene.lab.report.figures import Drawing, Line, bar_figure, line_figure
 from helene.lab.report.pages import interval, number, table
 from helene.lab.runs.records import Record
 from helene.lab.scaling.fits import median_interval
-from synthetic.figures.pages import Remade, Statement
+from synthetic.figures.pages import Remade, Statement, counted
 
 TITLE = "The floor's lower bound"
 PROTOCOLS = {"shared": "learning rate tuned at floor 1", "tuned": "learning rate tuned at each floor"}
@@ -91,21 +91,21 @@ def _answer(parts: Sequence[Statement], groups: Mapping[str, Mapping[str, Any]])
         return "No answer: floors are missing."
     drop, lost = parts[-1], loss_of_points(group, "0.9")
     words = {True: "loses ten points or nearly", False: "does not lose ten points", None: "may lose ten points"}
-    text = f"A floor of 0.9 {words[drop.holds]} against a floor of 1 ({lost[0]:.1f} points {interval(*lost[1:])})"
+    text = f"A floor of 0.9 {words[drop.holds]} against a floor of 1: {lost[0]:.1f} points {interval(*lost[1:])}."
     scaled = {n: r for n, r in group.items() if n.endswith("h₀")}
     if scaled:
         middles = {n: 100 * float(np.median(r["accuracy"])) for n, r in scaled.items()}
         best, worst = max(middles, key=lambda n: middles[n]), min(middles, key=lambda n: middles[n])
-        text += f"; at one learning rate the scale of h decides: {middles[best]:.0f} % at {best}, "
-        text += f"{middles[worst]:.0f} % at {worst}"
+        text += f" At one learning rate the scale of h decides: {middles[best]:.0f} % at {best}, "
+        text += f"{middles[worst]:.0f} % at {worst}."
     own = groups["tuned"]
     if own:
         counts = {n: float(np.median(r["steps"])) for n, r in own.items()}
         fastest = min(counts, key=lambda n: counts[n])
-        text += f"; tuned for itself, the fastest is the floor {fastest} ({number(counts[fastest])} steps)"
+        text += f" Tuned for itself, the fastest is the floor {fastest} ({number(counts[fastest])} steps)"
         inert = [n for n, r in own.items() if r["above"] is not None and max(r["above"]) == 0]
-        text += ", where no h is above the floor" if fastest in inert else ""
-    return text.replace("-", "−") + "."
+        text += ", where no h is above the floor." if fastest in inert else "."
+    return text.replace("-", "−")
 
 
 def _table(title: str, group: Mapping[str, Any]) -> Any:
@@ -117,7 +117,7 @@ def _table(title: str, group: Mapping[str, Any]) -> Any:
                 name,
                 f"{number(r['floor'])}",
                 f"{100 * float(np.median(r['accuracy'])):.1f} %",
-                f"{number(steps[0])} {interval(*steps[1:])}",
+                counted(steps),
                 float(np.median(np.array(r["loss"])[:, -1])),
                 f"{100 * float(np.median(r['above'])):.1f} %",
                 number(r["best_trial"]["lr"]) + (" (edge)" if r["edge"] else ""),
@@ -160,14 +160,14 @@ def _curves(group: Mapping[str, Any], target: float) -> Drawing:
 
 def _settings(config: Mapping[str, Any]) -> list[str]:
     return [
-        "The model and data of the ablation figure: softmax regression on handwritten digits, 650 parameters, "
-        f"minibatches of {config['batch']}, {config['budget']} steps. h by A-GNB from the SPSA gradient, β₂ = 0.99, "
-        "every 10 steps, γ = 1; h₀ = B‖g₀‖², the mean of the first estimate.",
-        "16 learning rates in factors of √2 about the natural one, chosen by the least median steps to a training "
-        f"loss of {config['target']:g} on {config['tuning_seeds']} seeds (cut at {config['tuning_budget']} steps), "
-        f"judged on {config['test_seeds']} others: once at floor 1 for all floors, as the paper's words read, "
-        "once at each floor.",
-        f"Half of the paper's ten points, {HALF:g}, is the line: a floor loses ten points where the 95 % interval of "
-        "the mean loss over paired seeds lies above it, does as well where it lies within ± that. Between 0.9 and 1 "
-        "the step changes by a ninth where no h is above the floor, and by less where some are.",
+        "The model and data are those of the ablation figure: softmax regression on handwritten digits, 650 "
+        f"parameters, minibatches of {config['batch']}, {config['budget']} steps. h by A-GNB from the SPSA gradient, "
+        "β₂ = 0.99, every 10 steps, γ = 1. The scale h₀ = B‖g₀‖² is the mean of the first estimate.",
+        "There are 16 learning rates in factors of √2 about the natural one. Chosen is the least median steps to a "
+        f"training loss of {config['target']:g} on {config['tuning_seeds']} seeds, cut at {config['tuning_budget']} "
+        f"steps, and judged on {config['test_seeds']} others. It is chosen once at floor 1 for all floors, as the "
+        "paper's words read, and once at each floor.",
+        f"Half of the paper's ten points, {HALF:g}, is the line. A floor loses ten points where the 95 % interval of "
+        "the mean loss over paired seeds lies above it. It does as well where that lies within ± the line. Between 0.9 "
+        "and 1 the step changes by a ninth where no h is above the floor, and by less where some are.",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,18 @@ from markupsafe import Markup
 
 from helene.lab.report.figures import Drawing
 from helene.lab.report.page_footer import measured_on
-from helene.lab.report.pages import Section, badge, figure, paragraph, render_page, table, write_index, write_text
+from helene.lab.report.pages import (
+    Section,
+    badge,
+    figure,
+    interval,
+    number,
+    paragraph,
+    render_page,
+    table,
+    write_index,
+    write_text,
+)
 from helene.lab.runs import canonical
 from helene.lab.runs.records import Record
 from synthetic.report.related import refresh
@@ -41,7 +53,7 @@ class Remade:
         title: Of the page.
         quote: Where and what the paper says.
         parts: That, taken apart.
-        answer: One sentence.
+        answer: A few sentences.
         settings: Ours, since the paper gives none.
         drawings: (name, drawing, caption).
         tables: With their numbers.
@@ -64,6 +76,13 @@ class Remade:
     def verdict(self) -> str:
         """On what the paper says: consistent where every part holds, not_consistent where one does not."""
         return "broken_instrument" if self.broken else combined(self.parts)
+
+
+def counted(steps: tuple[float, float, float]) -> str:
+    """A median of steps with its interval; a median that misses the target is named."""
+    if math.isinf(steps[0]):
+        return "not reached" if math.isinf(steps[1]) else f"not reached in the median, {number(steps[1])} at best"
+    return f"{number(steps[0])} {interval(*steps[1:])}"
 
 
 def combined(parts: Sequence[Statement]) -> str:

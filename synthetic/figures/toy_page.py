@@ -12,7 +12,7 @@ from helene.lab.report.drawing import DASHES, INK, MARKERS, PALETTE, Drawing, fi
 from helene.lab.report.pages import interval, number, table
 from helene.lab.runs.records import Record
 from helene.lab.scaling.fits import median_interval, ratio_of_medians
-from synthetic.figures.pages import Remade, Statement
+from synthetic.figures.pages import Remade, Statement, counted
 
 TITLE = "The toy figure: two dimensions, two curvatures"
 NAMES = {
@@ -112,20 +112,17 @@ def _answer(parts: Sequence[Statement], exact: Mapping[str, Any], losses: Mappin
     shown = [p.says for p in parts if p.holds]
     against = [p.says for p in parts if p.holds is False]
     is_open = [p.says for p in parts if p.holds is None]
-    clauses = [
-        f"tuned alike, the toy shows that {_listed(shown)}" if shown else "tuned alike, the toy shows none of it"
-    ]
+    said = [f"Tuned alike, the toy shows that {_listed(shown)}" if shown else "Tuned alike, the toy shows none of it"]
     if against:
-        clauses.append(f"not that {_listed(against)}")
+        said.append(f"It does not show that {_listed(against)}")
     if is_open:
-        clauses.append(f"it leaves open whether {_listed(is_open)}")
-    clauses += [
-        f"the fastest {where} is {_fastest(group, names)}"
+        said.append(f"It leaves open whether {_listed(is_open)}")
+    said += [
+        f"The fastest {where} is {_fastest(group, names)}"
         for group, names, where in ((exact, NAMES, "with exact gradients"), (losses, ZO_NAMES, "from losses alone"))
         if group
     ]
-    text = "; ".join(clauses)
-    return text[0].upper() + text[1:] + "."
+    return ". ".join(said) + "."
 
 
 def _fastest(group: Mapping[str, Any], names: Mapping[str, str]) -> str:
@@ -154,7 +151,7 @@ def _table(title: str, group: Mapping[str, Any], names: Mapping[str, str]) -> An
         rows.append(
             [
                 names[name],
-                f"{number(middle[0])} {interval(*middle[1:])}",
+                counted(middle),
                 f"{inside.count('r')} of {len(inside)}",
                 f"{outside.count('r')} of {len(outside)}",
                 chosen + (" (edge)" if result["edge"] else ""),
@@ -210,16 +207,17 @@ def _paths(exact: Mapping[str, Any]) -> Drawing:
 
 _SETTINGS = (
     "The loss is that of the toy in Liu et al. (2023): 8(x − 1)²(1.3x² + 2x + 1) + (y − 4)²/2. Half of the starts have "
-    "x between 0.05 and 0.55, where the curvature in x is negative, half between 0.65 and 0.95; y between −1 and 1. "
-    "The target is a hundredth of the loss at the start; budgets are 400 steps with exact gradients, 4000 from losses.",
-    "Every method has 24 settings, tried from 20 starts and judged from 40 others; chosen is what reaches the target "
-    "from most starts, then the least median steps. Learning rates in factors of √2 or 2 about a natural scale; Adam "
-    "also β₁ 0.9 or 0.5, Sophia γ 0.01, 0.1 or 1, HELENE the floor 1, 10 or 100. Other settings are the optimizers' "
-    "defaults; HELENE's anneal has the budget as its horizon.",
-    "With exact gradients, Newton, Sophia and HELENE have the exact diagonal Hessian at every step, which is all of it "
-    "here; “h by A-GNB” is the moving average of ĝ⊙ĝ instead. From losses alone gradients are two-point estimates "
+    "x between 0.05 and 0.55, where the curvature in x is negative. The other half have it between 0.65 and 0.95; y is "
+    "between −1 and 1. The target is a hundredth of the loss at the start. Budgets are 400 steps with exact gradients, "
+    "4000 from losses.",
+    "Every method has 24 settings, tried from 20 starts and judged from 40 others. Chosen is what reaches the target "
+    "from most starts, then the least median steps. Learning rates go in factors of √2 or 2 about a natural scale. "
+    "Adam also has β₁ 0.9 or 0.5, Sophia γ 0.01, 0.1 or 1, HELENE the floor 1, 10 or 100. Other settings are the "
+    "optimizers' defaults; HELENE's anneal has the budget as its horizon.",
+    "With exact gradients, Newton, Sophia and HELENE have the exact diagonal Hessian at every step. That is all of it "
+    "here. “h by A-GNB” is the moving average of ĝ⊙ĝ instead. From losses alone gradients are two-point estimates "
     "(radius 1e-3), h their squares; one direction a step. The arithmetic is that of the package's optimizers.",
-    "“Struggles”: reaches the target from fewer starts than HELENE, or takes more steps; “unstable”: reaches it from "
-    "fewer starts; “succeeds”: no other method reaches it from more. Fewer is by a sign test at one in twenty on the "
-    "starts that tell two apart, more steps by the 95 % interval of the ratio of medians; no threshold is ours.",
+    "“Struggles”: it reaches the target from fewer starts than HELENE, or takes more steps. “Unstable”: it reaches it "
+    "from fewer starts. “Succeeds”: no other method reaches it from more. Fewer is by a sign test at one in twenty, on "
+    "the starts that tell two apart. More steps is by the 95 % interval of the ratio of medians. No threshold is ours.",
 )

@@ -117,15 +117,14 @@ def _answer(
     finite = [d for d in drift if np.isfinite(d)]
     known = [v for values in ratios.values() for v in values if np.isfinite(v)]
     middle = number(float(np.median(known))) if known else "no finite"
-    text += f" (median ratio {middle}, the paper's {PAPER[0]:g} to {PAPER[1]:g}), {_order(acting)}"
-    text += f", which {len(acting)} seeds cannot settle" if len(acting) < SEEDS else ""
+    text += f". The median ratio is {middle}, the paper's {PAPER[0]:g} to {PAPER[1]:g}. {_order(acting)}"
+    text += f" That {len(acting)} seeds cannot settle." if len(acting) < SEEDS else ""
     shares = dict.fromkeys(f"{100 * share:.2g}" for share in (min(rates), max(rates)))
-    text += f"; it acts on {' to '.join(shares)} % of the coordinates of each kind"
+    text += f" At γ = {acting[0].config['gamma']:g} it acts on {' to '.join(shares)} % of the coordinates of each kind"
     if finite:
         text += f", {number(float(np.median(finite)))} times as often in steps 1400 to 1800 as in steps 400 to 800"
-    text += f" (γ = {acting[0].config['gamma']:g})"
     if rest:
-        text += f"; at γ = {rest[0].config['gamma']:g} it acts on {100 * _share(rest):.2g} %"
+        text += f". At γ = {rest[0].config['gamma']:g} it acts on {100 * _share(rest):.2g} %"
     return text + "."
 
 
@@ -133,8 +132,10 @@ def _order(acting: Sequence[Record]) -> str:
     """Whether higher loss is earlier or later in these runs: the two cannot be told apart within one run."""
     earlier = [r.result["loss"][0] > r.result["loss"][-1] for r in acting]
     if all(earlier):
-        return "here the earlier steps, where h, which starts from 0, is still small: that explains it as well"
-    return "as there the later steps" if not any(earlier) else "earlier steps in some seeds, later ones in others"
+        return "Here these are the earlier steps, where h still grows from 0: that explains it as well."
+    if not any(earlier):
+        return "As in the paper these are the later steps."
+    return "In some seeds these are the earlier steps, in others the later ones."
 
 
 def _steps(record: Record) -> list[int]:
@@ -174,24 +175,26 @@ def _settings(config: Mapping[str, Any], acting: Sequence[Record], rest: Sequenc
     result, model = acting[0].result, config["model"]
     chance = f"1 in {2 ** len(acting)}"
     return [
-        "ZO-Sophia (β₁ = 0.96, clip 1, h by A-GNB from the SPSA gradient, β₂ = 0.99, every 10 steps) trains a "
-        f"transformer of {sum(result['coordinates'].values())} parameters ({model['n_layer']} block, width "
-        f"{model['d_model']}) on sequences of a Markov chain over {model['vocab']} tokens, {config['batch']} a step.",
-        "B, the number of predicted tokens, multiplies h, so at the γ = 0.05 of Sophia-G the clip hardly acts; a "
+        f"ZO-Sophia trains a transformer of {sum(result['coordinates'].values())} parameters ({model['n_layer']} "
+        f"block, width {model['d_model']}) on sequences of a Markov chain over {model['vocab']} tokens, "
+        f"{config['batch']} a step. It has β₁ = 0.96, clip 1 and h by A-GNB from the SPSA "
+        "gradient, β₂ = 0.99, every 10 steps.",
+        "B, the number of predicted tokens, multiplies h. So at the γ = 0.05 of Sophia-G the clip hardly acts; a "
         "smaller γ makes it act. " + " ".join(_tuned(r) for r in [acting[0], *rest[:1]]),
         "Higher and lower loss: the windows of 100 steps after step 400, halved by their mean loss. The paper compares "
         "steps 400 to 800 (loss 0.57) with steps 1400 to 1800 (loss 0.65), a run whose loss rises.",
-        "Where the loss falls, higher loss means earlier steps, and h, an average that starts from 0, is small there "
-        "for some 1000 steps: more clips are then no evidence for the paper, and the verdict stays open.",
-        f"Shown where the ratio is above 1 in every seed, not shown where it is below 1 in every seed, open with fewer "
-        f"than {SEEDS} seeds: were both as likely, each would come by chance in {chance} of such figures.",
+        "Where the loss falls, higher loss means earlier steps. There h, an average that starts from 0, is small for "
+        "some 1000 steps. More clips are then no evidence for the paper, and the verdict stays open.",
+        "It is shown where the ratio is above 1 in every seed, not shown where it is below 1 in every seed. With fewer "
+        f"than {SEEDS} seeds it is open. Were both as likely, each would come by chance in {chance} of such figures.",
     ]
 
 
 def _tuned(record: Record) -> str:
     rates, result = record.config["learning_rates"], record.result
     return (
-        f"γ = {record.config['gamma']:g}: learning rate {number(result['lr'])}, the least loss after "
-        f"{record.config['tuning_steps']} steps of {len(rates)} from {number(rates[0])} to {number(rates[-1])} on "
-        f"seeds of their own{', at the edge of the grid' if result['edge'] else ''}; {record.config['steps']} steps."
+        f"With γ = {record.config['gamma']:g} the learning rate is {number(result['lr'])}, of {len(rates)} from "
+        f"{number(rates[0])} to {number(rates[-1])}{', at the edge of the grid' if result['edge'] else ''}. It has the "
+        f"least loss after {record.config['tuning_steps']} steps on seeds of their own; runs make "
+        f"{record.config['steps']} steps."
     )

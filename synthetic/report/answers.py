@@ -28,9 +28,9 @@ _QUADRATIC, _DATA = ("quadratic", "coupled", "gram"), "regression"
 
 
 def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "HELENE") -> str:
-    """One sentence on what the steps of a method follow, over all families and starts.
+    """What the steps of a method follow, over all families and starts, in a few sentences.
 
-    It is put together from verdicts alone, so that other records give another sentence.
+    They are put together from verdicts alone, so that other records give another sentence.
     """
     mine = [a for a in analysed if a.series.method == method and a.series.cells]
     plain = {(a.series.family, a.series.start) for a in mine if not a.series.variant}
@@ -54,20 +54,20 @@ def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "H
     groups: dict[str, list[Analysed]] = {}
     for a in resolved:
         groups.setdefault(a.follows, []).append(a)
-    parts = []
+    said = ""
     for follows, members in sorted(groups.items(), key=lambda item: -len(item[1])):
         where = "" if len(groups) == 1 and len(members) == len(mine) else f", on {_where(members, mine)}"
-        cause = "; the cause is unexplained" if follows in ("max_d", "neither") and method == "helene" else ""
-        exponents = f"exponent of d {_range(members, 'd')}, of max_i d_i {_range(members, 'max_d')}"
-        exponents = exponents.replace("exponent of d undefined, of", "exponent of")
-        parts.append(f"{_SAYS[follows]}{where}{_reach(members)} ({exponents}{cause})")
+        cause = " The cause is unexplained." if follows in ("max_d", "neither") and method == "helene" else ""
+        subject, there = (" It", "There the") if said else (f"{title}'s step count", "The")
+        exponents = f"{there} exponent of d is {_range(members, 'd')}, that of max_i d_i {_range(members, 'max_d')}."
+        exponents = exponents.replace("exponent of d is undefined, that of max_i d_i", "exponent of max_i d_i is")
+        said += f"{subject} {_SAYS[follows]}{where}{_reach(members)}. {exponents}{cause}"
     unresolved = [a for a in sound if a.follows == "unknown"]
-    tail = f"; on {_where(unresolved, mine)} the runs cannot tell" if unresolved else ""
+    said += f" On {_where(unresolved, mine)} the runs cannot tell." if unresolved else ""
     if outside and outside != sound:
-        tail += f"; on {_where(outside, mine)} layers interact, which its hypotheses exclude"
+        said += f" On {_where(outside, mine)} layers interact, which its hypotheses exclude."
     broken = [a for a in mine if a.verdict == "broken_instrument"]
-    tail += f"; on {_where(broken, mine)} the instrument is broken" if broken else ""
-    return f"{title}'s step count " + ", and ".join(parts) + tail + "."
+    return said + (f" On {_where(broken, mine)} the instrument is broken." if broken else "")
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ def comparisons(analysed: Sequence[Analysed], method: str = "helene", title: str
             why = _CAUSES.get(cause, f"no better than {cause}, so the curvature does not explain it.")
             says = f"Tuned {title} needs fewer steps than tuned MeZO on {where}, {_ratios(group)} of MeZO's: {why}"
         elif outcome == "loss":
-            says = f"Tuned {title} needs more steps than tuned MeZO on {where}, {_ratios(group)} times as many"
-            says += f"{_alike(group, explained)}."
+            says = f"Tuned {title} needs more steps than tuned MeZO on {where}: {_ratios(group)} times as many."
+            says += _alike(group, explained)
         else:
             says = f"Tuned {title} and tuned MeZO cannot be told apart on {where}, ratio {_ratios(group)}."
         out.append(Conclusion(says, tuple(group)))
@@ -130,12 +130,12 @@ def _alike(group: Sequence[Analysed], explained: Mapping[tuple[str, str], Explai
     every = [
         TITLES[name] for name in names if all(TITLES[name] in e.cause.split("; ") for e in beside if name in e.rivals)
     ]
-    return f"; as many are needed by {', '.join(every)}, wherever those were run" if every else ""
+    return f" As many are needed by {', '.join(every)}, wherever those were run." if every else ""
 
 
 _CAUSES = {
     "unexplained": "unexplained until the matched controls are run.",
-    "curvature": "no matched control does as well, so that the curvature explains it.",
+    "curvature": "no matched control does as well, so the curvature explains it.",
 }
 
 
@@ -155,13 +155,13 @@ def control_sentence(controls: Iterable[Control]) -> str:
     tail = f", but for a cell of {missed} of them that most seeds miss" if missed else ""
     inside, known = (sum(column) for column in zip(*(c.within for c in rows), strict=True))
     in_range = (
-        f" Of {known} cells for which theory gives the law of the count, {inside} lie where 95 % should: single cells "
+        f" Of {known} cells for which theory gives the law of the count, {inside} lie where 95 % should. Single cells "
         f"differ because a step size is chosen on 5 or 9 seeds and judged on 10 or 16."
         if known
         else ""
     )
     return (
-        f"{'Both' if len(rows) == 2 else f'All {len(rows)}'} controls come out as theory predicts; no cell's median is "
+        f"{'Both' if len(rows) == 2 else f'All {len(rows)}'} controls come out as theory predicts. No cell's median is "
         f"further than {worst} from its predicted count{tail}.{in_range}"
     )
 

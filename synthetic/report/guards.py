@@ -94,8 +94,8 @@ def _guards(analysed: Sequence[Analysed]) -> Section:
         )
     ]
     headers = [
-        "start",
         "method",
+        "start",
         "all",
         "d ≥ 64",
         "w ≥ 16",
@@ -125,11 +125,11 @@ def _tables(
     headers: Sequence[str],
     numeric: Sequence[int],
 ) -> list[Markup]:
-    """A table per family of what each series ran itself: its start, its method, and what ``row`` gives, if anything."""
+    """A table per family of what each series ran itself: its method, its start, and what ``row`` gives, if anything."""
     body = []
     for family, members in by_family(analysed):
         own = [(a, row(a)) for a in members if not a.series.borrowed]
-        rows = [[a.series.start, unbroken(a.series.label), *columns] for a, columns in own if columns is not None]
+        rows = [[unbroken(a.series.label), a.series.start, *columns] for a, columns in own if columns is not None]
         if rows:
             body.append(subtitle(FAMILIES.get(family, family), f"{anchor}-{family}"))
             body.append(table(headers, rows, numeric=numeric))
@@ -152,7 +152,7 @@ def _tuning(analysed: Sequence[Analysed]) -> Section:
             "missed: cells whose median seed missed the target. The theorem's update is prescribed, not tuned."
         )
     ]
-    headers = ["start", "method", "chosen q: least, median, most", "other settings: cells", "at edge", "missed"]
+    headers = ["method", "start", "chosen q: least, median, most", "other settings: cells", "at edge", "missed"]
     headers += ["width", "diverged, stalled"]
     body += _floors(analysed)
     return Section("Tuning", [*body, *_tables(analysed, "tuning", _tuned, headers, (4, 5, 6))])

@@ -22,7 +22,7 @@ def evidence_sections(analysed: Sequence[Analysed], concluded: Sequence[Conclusi
 
 def glance(analysed: Sequence[Analysed]) -> Section:
     """A row for each family and start: whether HELENE's steps grow with d, beside the two controls."""
-    rows = []
+    rows, notes = [], []
     for family, start in dict.fromkeys((a.series.family, a.series.start) for a in analysed):
         by_method = {a.series.method: a for a in reversed(analysed) if at(a, family, start) and not a.series.variant}
         helene, mezo, per_layer = (by_method.get(name) for name in ("helene", "mezo", "per_layer"))
@@ -33,8 +33,10 @@ def glance(analysed: Sequence[Analysed]) -> Section:
         )
         ratio = None if helene is None or helene.ratio is None else spread(helene.ratio)
         own = [None] * 3 if helene is None else [grows(helene), *(exponent(helene.main, n) for n in ("d", "max_d"))]
-        runs = shared(helene or mezo)
-        rows.append([where, *own, _value(mezo, "d"), _value(per_layer, "max_d"), ratio, runs or None])
+        rows.append([where, *own, _value(mezo, "d"), _value(per_layer, "max_d"), ratio])
+        if runs := shared(helene or mezo):
+            name = FAMILIES.get(family, family)
+            notes.append(f"{name[0].upper()}{name[1:]}, {STARTS.get(start, start)}: {runs}.")
     text = (
         "The law is T ~ (max d_i)^alpha d^beta, with 95 % intervals. The paper's claim is an exponent of 0 for d "
         "and of 1 for max d_i. The two controls show what either looks like on these very cells: MeZO's steps follow "
@@ -42,10 +44,9 @@ def glance(analysed: Sequence[Analysed]) -> Section:
         "takes two forwards."
     )
     headers = ["problems, start", "HELENE: grows with d?", "exponent of d", "exponent of max d_i", "MeZO: of d"]
-    headers += ["one direction per layer: of max d_i", "steps / MeZO's", "runs"]
-    if not any(row[-1] for row in rows):
-        headers, rows = headers[:-1], [row[:-1] for row in rows]
-    return Section("Does the number of steps grow with d?", [table(headers, rows), paragraph(text)], anchor="glance")
+    headers += ["one direction per layer: of max d_i", "steps / MeZO's"]
+    body = [table(headers, rows), paragraph(text), *([paragraph(" ".join(notes))] if notes else [])]
+    return Section("Does the number of steps grow with d?", body, anchor="glance")
 
 
 def _value(a: Analysed | None, name: str) -> str:
@@ -98,10 +99,10 @@ def _explanations(analysed: Sequence[Analysed]) -> Section | None:
         return None
     text = (
         "A win is an interval of steps over tuned MeZO's that lies below 1. The curvature explains it only if the "
-        "matched controls lose: heavy-ball MeZO, h replaced by its mean, h shuffled over coordinates, step sizes per "
-        "layer, a growing step, Sophia's clip, each with the same number of trials. A control that needs at most 3 % "
-        "more steps than the winner, within its interval, explains the win. Where h acts in no cell, the controls that "
-        "change h tell nothing; Tuning says how that is known."
+        "matched controls lose. They are heavy-ball MeZO, h replaced by its mean, h shuffled over coordinates, step "
+        "sizes per layer, a growing step and Sophia's clip. Each has the same number of trials. A "
+        "control that needs at most 3 % more steps than the winner, within its interval, explains the win. Where h "
+        "acts in no cell, the controls that change h tell nothing; Tuning says how that is known."
     )
     headers = ["where", "method", "× MeZO", "explained by", "steps of each control over the method's", "h acts in"]
     return Section("What explains a difference", [paragraph(text), table(headers, rows)], anchor="explanations")

@@ -65,8 +65,8 @@ def _cuts(rows: Sequence[Analysed], title: str) -> list[tuple[str, Drawing, str]
             if all(a.series.problem == "quadratic" and a.series.method not in FIRST_ORDER for a in rows):
                 bound = ("least for one difference a step", *least_line(cells, held, level, TARGETS["zeroth"]))
                 caption += (
-                    " Dotted: (1 − target) d, what every method needs in the mean over minimisers that reads one "
-                    "difference of losses a step; one direction per layer reads n."
+                    " Dotted: (1 − target) d steps. Every method that reads one difference of losses a step needs "
+                    "them in the mean over minimisers. One direction per layer reads n differences."
                 )
             figure = scaling_figure(drawn, xlabel=f"{axis_name} ({other})", title=title, bound=bound)
             out.append((f"{axis}-cut", figure, caption))

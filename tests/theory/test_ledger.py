@@ -160,6 +160,6 @@ def test_an_unknown_claim_is_refused(tmp_path: Path) -> None:
 def test_the_headline_falls_with_its_proof() -> None:
     """What no method can do is said where every step of its proof was checked and passed, and not else."""
     fine, broken = {"passed": True, "seconds": 0.1}, {"passed": False, "seconds": 0.1}
-    assert book.headline([], {"two_evaluations": [fine, fine]}).startswith(book.NO_METHOD)
+    assert book.headline([], {"two_evaluations": [fine, fine]}).endswith(book.NO_METHOD)
     for proofs in ({}, {"two_evaluations": []}, {"two_evaluations": [fine, broken]}):
         assert book.NO_METHOD not in book.headline([], proofs)

@@ -181,7 +181,7 @@ _SAID = {
 
 
 NO_METHOD = (
-    "No method that sees two losses a step can take O(max_i d_i) steps: on quadratics it needs order d, whatever the "
+    "No method that sees two losses a step can take O(max_i d_i) steps. On quadratics it needs order d, whatever the "
     "layers (theory/proofs/limits/two_evaluations.md)."
 )
 
@@ -194,10 +194,10 @@ def answer(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def headline(records: Sequence[Mapping[str, Any]], proofs: Proofs) -> str:
-    """`answer`, after what no method can do where this run has checked every step of that proof."""
+    """`answer`, before what no method can do where this run has checked every step of that proof."""
     checks = proofs.get("two_evaluations", ())
     proved = bool(checks) and all(check["passed"] for check in checks)
-    return (f"{NO_METHOD} " if proved else "") + answer(records)
+    return answer(records) + (f" {NO_METHOD}" if proved else "")
 
 
 def proof_pages() -> dict[str, Path]:

@@ -7,6 +7,7 @@ import html
 import io
 import math
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,9 +28,10 @@ PALETTE = ("#1f7fc4", "#d55e00", "#0f9d74", "#c2689a", "#c98a00", "#56a9d6", "#8
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 DASHES = ("-", (0, (6, 1.5)), (0, (4, 1.2, 1, 1.2)), (0, (2, 1)))
 INK = "#0a0b0c"  # drawn in this and turned into the page's own text colour
-_LEGEND_LINE = 0.18  # inches
+_LEGEND_LINE, _LEGEND_LETTERS = 0.19, 50  # inches, and how many letters a line has room for
 REFERENCE = (0, (4, 3))  # dashes of what is predicted or marked rather than measured
-WIDTH = 4.7  # inches, 338 points: about what a phone is wide, so that 9.5 points stay about as large there
+WIDTH = 4.2  # inches, 302 points: a phone shows it a quarter larger, so that 9 points are 11 pixels there
+SMALL = 9.0  # points: no text in a figure is smaller
 
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "path",  # text as outlines: the same on every machine, no font needed
@@ -48,11 +50,11 @@ _STYLE: dict[str, Any] = {
     "axes.axisbelow": True,
     "grid.alpha": 0.14,
     "grid.linewidth": 0.7,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
     "xtick.minor.size": 0,
     "ytick.minor.size": 0,
-    "legend.fontsize": 8.5,
+    "legend.fontsize": SMALL,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
     "lines.markersize": 5,
@@ -109,11 +111,28 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
 
 def finish(figure: Figure, alt: str) -> Drawing:
     """Turn a figure into a :class:`Drawing`, within :func:`style`."""
+    _break_lines(figure)
     vector, raster = io.StringIO(), io.BytesIO()
     figure.savefig(vector, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     figure.set_layout_engine("none")  # keeps the places found; finding them is half of the drawing
     figure.savefig(raster, format="png", dpi=200, facecolor="white", metadata={"Software": None})
     return Drawing(_tidy(vector.getvalue(), alt), raster.getvalue(), alt)
+
+
+def _break_lines(figure: Figure) -> None:
+    """Titles and labels over as many lines as the figure has no room for on one; sizes of letters are rounded up."""
+    width, height = (72 * size for size in figure.get_size_inches())
+    for axes in figure.axes:
+        room, share = width - 50, axes.get_position().height
+        size = float(_STYLE["axes.labelsize"])
+        axes.set_title(_lines_of(axes.get_title(loc="left"), int(room / (0.66 * _STYLE["axes.titlesize"]))))
+        axes.set_xlabel(_lines_of(axes.get_xlabel(), int(room / (0.6 * size))))
+        axes.set_ylabel(_lines_of(axes.get_ylabel(), int(0.8 * height * share / (0.6 * size))))
+
+
+def _lines_of(text: str, letters: int) -> str:
+    """Text broken between words, so that no line has more letters; mathematics stays whole."""
+    return text if "$" in text else "\n".join(textwrap.wrap(text, max(letters, 10), break_long_words=False))
 
 
 def _tidy(svg: str, alt: str) -> str:
@@ -179,9 +198,12 @@ def plain_log_ticks(axis: Any, places: Sequence[float] = ()) -> None:
 
 def legend_below(figure: Figure, axes: Axes, always: bool = False) -> None:
     """The legend beneath everything, in as many columns as fit; none for a single label unless ``always``."""
-    handles, labels = axes.get_legend_handles_labels()
+    handles, found = axes.get_legend_handles_labels()
+    labels = [_lines_of(label, _LEGEND_LETTERS) for label in found]
     if len(labels) > 1 or (labels and always):
-        columns = min(len(labels), max(1, int(62 / (max(map(len, labels)) + 8))))
-        more = max(0, math.ceil(len(labels) / columns) - 2)
+        longest = max(len(line) for label in labels for line in label.split("\n"))
+        columns = min(len(labels), max(1, int(_LEGEND_LETTERS * 1.1 / (longest + 8))))
+        lines = math.ceil(len(labels) / columns) + sum(label.count("\n") for label in labels)
+        more = max(0, lines - 2)
         figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * more)  # so that the axes keep their height
         figure.legend(handles, labels, loc="outside lower left", ncols=columns)

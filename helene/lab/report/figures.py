@@ -14,6 +14,7 @@ from helene.lab.report.drawing import (
     MARKERS,
     PALETTE,
     REFERENCE,
+    SMALL,
     Drawing,
     finish,
     legend_below,
@@ -84,7 +85,7 @@ def line_figure(
                 xytext=(-3, 3),
                 textcoords="offset points",
                 ha="right",
-                fontsize=7.5,
+                fontsize=SMALL,
             )
         legend_below(figure, axes, always=True)
         return finish(figure, f"{ylabel} against {xlabel} for {', '.join(line.label for line in lines)}.")
@@ -125,7 +126,13 @@ def bar_figure(
                 at = (end, y) if np.isfinite(end) else (0, y)
                 coordinates = "data" if np.isfinite(end) else ("axes fraction", "data")
                 axes.annotate(
-                    text, at, xycoords=coordinates, xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
+                    text,
+                    at,
+                    xycoords=coordinates,
+                    xytext=(4, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize=SMALL,
                 )
         axes.set_yticks(range(len(labels)), labels)
         axes.invert_yaxis()

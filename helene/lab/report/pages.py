@@ -51,8 +51,7 @@ _TONES = {
         ("broken_instrument", "holds_after_repair", "ill_posed", "gap", "unexplained", "stalled", "incomplete")
     ),
 }
-_GONE = Markup(' class="num none"')  # on a card of a phone there is no line for it
-_COLUMNS_ON_A_PHONE, _CARDS_ON_A_PHONE = 4, 40
+_COLUMNS_ON_A_PHONE, _CARDS_ON_A_PHONE = 4, 16
 _BADGES = {word: look for look, words in _TONES.items() for word in words}
 
 
@@ -64,11 +63,13 @@ class Section:
         title: Its heading.
         body: Pieces of HTML made by the helpers below; plain strings are escaped.
         anchor: Its address within the page; default made from the title.
+        short: What the table of contents calls it; default the title.
     """
 
     title: str
     body: Sequence[Markup | str]
     anchor: str = ""
+    short: str = ""
 
 
 def render_page(
@@ -98,7 +99,7 @@ def render_page(
         measured: On what the numbers were measured, and when.
         contents: Whether more than two sections get a table of contents.
     """
-    addressed = [Section(s.title, s.body, s.anchor or _slug(s.title)) for s in sections]
+    addressed = [Section(s.title, s.body, s.anchor or _slug(s.title), s.short or s.title) for s in sections]
     page = _TEMPLATES.get_template("page.html").render(
         title=title,
         answer=_with_code(answer),
@@ -156,9 +157,11 @@ def code_block(text: str) -> Markup:
     return Markup("<pre><code>{}</code></pre>").format(text)
 
 
-def details(title: str, body: Sequence[Markup | str]) -> Markup:
-    """Pieces folded away under a title."""
-    return Markup("<details><summary>{}</summary>{}</details>").format(title, Markup("\n").join(body))
+def details(title: str, body: Sequence[Markup | str], anchor: str = "") -> Markup:
+    """Pieces folded away under a title. A link to the anchor, which is that of the pieces, unfolds them."""
+    pieces = Markup("\n").join(body)
+    inside = Markup('<div id="{}">{}</div>').format(anchor, pieces) if anchor else pieces
+    return Markup("<details><summary>{}</summary>{}</details>").format(title, inside)
 
 
 def badge(verdict: str, text: str = "") -> Markup:
@@ -201,19 +204,25 @@ def table(
     parts = [Markup('<p class="caption">{}</p>').format(_with_code(caption))] if caption else []
     folds = len(headers) > _COLUMNS_ON_A_PHONE and len(rows) <= _CARDS_ON_A_PHONE
     parts.append(Markup('<div class="scroll"><table{}>').format(Markup(' class="folds"' if folds else "")))
-    kinds = [Markup(' class="num"') if column in right else Markup("") for column in range(len(headers))]
+    names = ["num" if column in right else "" for column in range(len(headers))]
+    kinds = [_class(name) for name in names]
     named = [Markup(' data-head="{}"').format(_plain(head)) if folds else Markup("") for head in headers]
     heads = [Markup("<th{}>{}</th>").format(kind, head) for kind, head in zip(kinds, headers, strict=True)]
     parts.append(Markup("<thead><tr>{}</tr></thead><tbody>").format(Markup("").join(heads)))
     for index, row in enumerate(rows):
         anchor = Markup(' id="{}"').format(anchors[index]) if index < len(anchors) and anchors[index] else ""
         cells = [
-            Markup("<td{}{}>{}</td>").format(_GONE if folds and cell is None else kind, head, _cell(cell))
-            for kind, head, cell in zip(kinds, named, row, strict=True)
+            Markup("<td{}{}>{}</td>").format(_class(name, "none" if folds and cell is None else ""), head, _cell(cell))
+            for name, head, cell in zip(names, named, row, strict=True)
         ]
         parts.append(Markup("<tr{}>{}</tr>").format(anchor, Markup("").join(cells)))
     parts.append(Markup("</tbody></table></div>"))
     return Markup("\n").join(parts)
+
+
+def _class(*names: str) -> Markup:
+    given = " ".join(filter(None, names))
+    return Markup(' class="{}"').format(given) if given else Markup("")
 
 
 def best_bold(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:

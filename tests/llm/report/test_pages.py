@@ -18,7 +18,7 @@ from llm_bench.cli import actions, committed_pages
 from llm_bench.protocol.execute import Bench, CellRecords
 from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.plan import choose
-from llm_bench.report import details, figures, ranked, tables, writing
+from llm_bench.report import changes, details, figures, ranked, tables, writing
 from llm_bench.report.cell_numbers import numbers
 from llm_bench.report.compare import lead
 
@@ -32,17 +32,38 @@ def test_the_first_line_names_both_with_numbers_and_a_lead_within_its_interval_i
     mezo = [judged(0, 0.80), judged(1, 0.84)]
     control = judged(0, 0.77, method="bias-only")
     said = tables.answer(table_of(*helene, *mezo, control))
-    assert said.startswith("SST-2 (causal): HELENE 51.0, MeZO 82.0, MeZO leads by 31.0 points.")
+    assert said.startswith("On SST-2 (causal) HELENE reaches 51.0 % and MeZO 82.0 %: MeZO leads by 31.0 points.")
     assert said.endswith("Neither beats the best control beyond noise.")
     lower = judged(0, 0.45, method="bias-only")
     said = tables.answer(table_of(*helene, *mezo, lower))
     assert said.endswith("MeZO beats it on SST-2 (causal), HELENE beats it on none.")
     unsure = tables.answer(table_of(*helene, judged(0, 0.40), judged(1, 0.64)))
-    assert unsure == "SST-2 (causal): HELENE 51.0, MeZO 52.0, no lead beyond noise."
+    assert unsure == "On SST-2 (causal) HELENE reaches 51.0 % and MeZO 52.0 %: neither leads beyond noise."
     assert "not both been tested" in tables.answer(table_of(*mezo))
     other = [judged(i, 0.6 + i / 100, method=m, task="rte") for m in ("helene", "mezo") for i in (0, 1)]
     two = tables.answer(table_of(*helene, *mezo, *other))
-    assert two.startswith("HELENE beats MeZO on none of 2 tasks, MeZO beats HELENE on 1; on the other 1 neither leads")
+    first, second, third, *_ = two.split(". ")
+    assert first == "HELENE beats MeZO on none of 2 tasks, MeZO beats HELENE on 1"
+    assert second == "On the other one neither leads beyond noise"
+    assert third.startswith("On SST-2 (causal) HELENE reaches 51.0 %")
+    assert "RTE" not in two, "no lead, so it is said beside its table alone"
+
+
+def test_a_comparison_answers_its_own_question():
+    """Two seeds each: 80 and 84 against 50 and 52 is beyond noise, 40 and 64 is not."""
+    helene = [judged(0, 0.50, method="helene"), judged(1, 0.52, method="helene")]
+    mezo = [judged(0, 0.80), judged(1, 0.84)]
+    better = [judged(0, 0.80, method="helene-no-curvature"), judged(1, 0.84, method="helene-no-curvature")]
+    unsure = [judged(0, 0.40, method="helene-no-anneal"), judged(1, 0.64, method="helene-no-anneal")]
+    one = changes.answer(table_of(*helene, *mezo, *better, *unsure), "ablation")
+    said = "On SST-2 (causal) 1 of 2 changed parts raises HELENE's 51.0 % beyond noise: h = 0 (floor alone) 82.0 %."
+    assert one == f"{said} MeZO reaches 82.0 %."
+    none = changes.answer(table_of(*helene, *unsure), "ablation")
+    assert none.startswith("On SST-2 (causal) none of 1 changed parts raises HELENE's 51.0 % beyond noise.")
+    assert none.endswith("HELENE without anneal, reaches 52.0 %.")
+    rivals = changes.answer(table_of(*helene, *mezo), "optimizers")
+    assert rivals == "On SST-2 (causal) MeZO reaches 82.0 %, HELENE 51.0 %."
+    assert "not both been tested" in changes.answer(table_of(*mezo), "ablation")
 
 
 def test_a_lead_counts_seeds_and_test_rows_and_needs_two_seeds():
@@ -84,14 +105,14 @@ def test_a_cell_under_way_shows_what_was_tried_and_that_no_test_run_is_there():
     table = {MEZO: (CellRecords(None, (), 3, 4, tuning=grid), None)}
     html = shown(tables.table_section(BENCH, table, TABLES["2"]))
     assert f'href="#{tables.anchor(MEZO)}">not tested yet' in html
-    under_way = shown(details.cells_section(table, "helene llm table 2"))
+    under_way = shown(details.cells_section(table))
     assert f'id="{tables.anchor(MEZO)}"' in under_way
     assert "2 step sizes" in under_way
     assert "No test run is there yet." in under_way
     failed = table_of(judged(0, 0.8))
     for record in failed[MEZO][0].tests:
         record.result.update(status="out_of_memory", test=None, curve=None)
-    assert "out of memory" in shown(details.cells_section(failed, ""))
+    assert "out of memory" in shown(details.cells_section(failed))
     of_failed = {MEZO: (failed[MEZO][0], None)}
     assert "every seed ended without a test metric (out of memory)</a>" in shown(
         tables.table_section(BENCH, of_failed, TABLES["2"])
@@ -112,13 +133,13 @@ def test_the_page_shows_both_numbers_links_and_what_was_not_run(tmp_path):
     assert html.count("not run") == len(paper.rows) - 2
     assert html.startswith("<details>")
     assert "gemma" in html
-    cells_html = shown(details.cells_section(table, "helene llm table 2"))
+    cells_html = shown(details.cells_section(table))
     assert "method = &#34;mezo&#34;" in cells_html
     assert f'id="{tables.anchor(MEZO)}"' in cells_html
     costs = shown(tables.costs_section(table))
     assert "200" in costs
     sections = [*ranked.ranked_sections(table), tables.table_section(BENCH, table, paper), figures.section(table)]
-    sections.append(details.cells_section(table, "helene llm"))
+    sections.append(details.cells_section(table))
     path = writing.write(tmp_path, "table-2", title="t", table=table, sections=sections, command="helene llm")
     page = path.read_text()
     assert page.count("<svg") >= 2
@@ -159,7 +180,7 @@ def test_cells_that_cannot_be_run_say_so_and_failed_runs_say_why():
     error = Record.of("x", judged(0, 0.6).config, {"status": "error", "message": "OSError: no weights"})
     failed = {MEZO: (CellRecords(None, (), 3, 3, failed=(error,)), None)}
     assert "1 runs failed: OSError: no weights" in shown(tables.table_section(BENCH, failed, TABLES["2"]))
-    assert "OSError: no weights" in shown(details.cells_section(failed, ""))
+    assert "OSError: no weights" in shown(details.cells_section(failed))
 
 
 def test_a_sweep_whose_runs_all_failed_exits_with_1_and_says_why(capsys):

@@ -179,8 +179,8 @@ def test_toy_gives_other_answers_for_other_records():
     assert "Sophia is unstable and HELENE succeeds" in as_printed.answer
     other = toy_page.remake(toy_records({"helene": 10}, {}))
     assert other.verdict == "not_consistent"
-    assert "not that" in other.answer
-    assert "HELENE succeeds" in other.answer.split("not that")[1]
+    assert "does not show that" in other.answer
+    assert "HELENE succeeds" in other.answer.split("does not show that")[1]
 
 
 def ablation_records(steps, rise):
@@ -252,7 +252,7 @@ def test_triggers_give_other_answers_for_other_records():
     other = triggers_page.remake(trigger_records(-0.5))
     assert other.verdict == "not_consistent"
     assert "acts less often in 6 of 6" in other.answer
-    assert "at γ = 0.05 it acts on 0 %" in other.answer
+    assert "At γ = 0.05 it acts on 0 %" in other.answer
     falling = triggers_page.remake(trigger_records(0.5, rise=-0.02))
     assert falling.verdict == "not_resolved"
     assert "that explains it as well" in falling.answer

@@ -140,7 +140,7 @@ def test_a_loss_is_explained_by_the_controls_that_need_as_many_steps():
     cause, said = win_on_quadratics(helene=slow, heavy_ball=slow, helene_mean=lambda n, w: 1.5 * follows_d(n, w))
     assert cause == "heavy-ball MeZO"
     assert "needs more steps than tuned MeZO on quadratics (quadratics only)" in said
-    assert said.endswith("as many are needed by heavy-ball MeZO, wherever those were run.")
+    assert said.endswith("As many are needed by heavy-ball MeZO, wherever those were run.")
 
 
 def test_no_difference_needs_no_explanation():
