@@ -98,9 +98,16 @@ class Scratch:
         self.buffers: dict[torch.device, Tensor] = {}
         self.peak = 0
 
-    def region(self, device: torch.device, start: int, size: int) -> tuple[Tensor, bool]:
-        """That many bytes from a place on, and whether they are held: memory of their own where there is too little."""
-        self.peak = max(self.peak, start + size)
+    def region(self, device: torch.device, start: int, size: int, grows: bool) -> tuple[Tensor, bool]:
+        """That many bytes from a place on, and whether they are held: memory of their own where there is too little.
+
+        Args:
+            device: Where.
+            start: The first of them.
+            size: How many.
+            grows: Whether there shall be enough from the next probe on.
+        """
+        self.peak = max(self.peak, (start + size) * grows)
         buffer = self.buffers.setdefault(device, torch.empty(0, dtype=torch.uint8, device=device))
         if start + size > buffer.numel():
             return torch.empty(size, dtype=torch.uint8, device=device), False
@@ -133,7 +140,7 @@ class Copies:
 
     def __init__(self, targets: Sequence[Target], scratch: Scratch) -> None:
         self.targets, self.scratch = targets, scratch
-        self.sizes = [-(-t.tensor.nbytes // ALIGNMENT) * ALIGNMENT for t in targets]
+        self.sizes: list[int] = []
         self._thetas: list[Tensor] = []
         self._seen: object = None
         self._held: dict[tuple[tuple[int, ...], int], list[Block]] = {}
@@ -145,16 +152,22 @@ class Copies:
         """Bytes of scratch memory of the device that has least."""
         return min((buffer.numel() for buffer in self.scratch.buffers.values()), default=0)
 
-    def begin(self, direction: Displacement, radius: float) -> None:
-        """Before the copies of a probe, the parameters at their own memory: forget what has moved, send the step."""
+    def begin(self, direction: Displacement, radius: float) -> bool:
+        """Before the copies of a probe, the parameters at their own memory: send the step.
+
+        Returns:
+            Whether anything has moved since the last time, and with it every block.
+        """
         buffers = self.scratch.buffers
         seen = (
             [(t.tensor.data_ptr(), t.tensor.shape, t.tensor.stride()) for t in self.targets],
             {device: buffer.data_ptr() for device, buffer in buffers.items()},
             os.environ.get(kernels.VARIABLE),
         )
-        if seen != self._seen:
+        moved = seen != self._seen
+        if moved:
             self._held.clear()
+            self.sizes = [-(-t.tensor.nbytes // ALIGNMENT) * ALIGNMENT for t in self.targets]
             self._thetas, self._seen = [t.tensor.detach() for t in self.targets], seen
             self._controls, self._sent = self._made_controls(), None
         if self._controls and kernels.can_draw(direction) and (direction, abs(radius)) != self._sent:
@@ -162,6 +175,7 @@ class Copies:
             for control in self._controls.values():
                 control.send(key[:3], abs(radius))
             self._sent = direction, abs(radius)
+        return moved
 
     def _made_controls(self) -> dict[torch.device, Control]:
         devices = {theta.device for theta in self._thetas if kernels.has_kernel(theta)}
@@ -171,8 +185,8 @@ class Copies:
 
         return {device: self._controls.get(device) or Control(device) for device in devices}
 
-    def at(self, indices: tuple[int, ...], start: int) -> list[Block]:
-        """Blocks of parameters whose copies follow each other from a place on, one a device."""
+    def at(self, indices: tuple[int, ...], start: int, grows: bool = True) -> list[Block]:
+        """Blocks of parameters whose copies follow each other from a place on, one a device; see `Scratch.region`."""
         held = self._held.get((indices, start))
         if held is not None:
             return held
@@ -182,7 +196,7 @@ class Copies:
             size += self.sizes[i]
         blocks, kept = [], True
         for device in dict.fromkeys(self._thetas[i].device for i in indices):
-            region, lasts = self.scratch.region(device, start, size)
+            region, lasts = self.scratch.region(device, start, size, grows)
             targets = {i: self.targets[i] for i in indices if self._thetas[i].device == device}
             thetas = {i: self._thetas[i] for i in targets}
             blocks.append(Block(targets, thetas, offsets, {1: region, -1: region}))
@@ -242,7 +256,7 @@ def lay_out(events: Sequence[int], owned: Sequence[Sequence[int]], sizes: Sequen
     running: list[int] = []  # modules, the outermost first
     kept: dict[int, int] = {}  # parameters that an earlier block has copied -> where their copies end
     block: dict[int, None] = {}
-    first, start, used = -1, base, base
+    first, start, used, full = -1, base, base, False
     left: tuple[int, ...] = ()
 
     def close() -> None:
@@ -262,15 +276,16 @@ def lay_out(events: Sequence[int], owned: Sequence[Sequence[int]], sizes: Sequen
     for position, event in enumerate(events):
         if event < 0:
             running.remove(-1 - event)
-            continue
+            full = full or any(i in kept and not any(i in owned[k] for k in running) for i in owned[-1 - event])
+            continue  # what the block lies behind is free from here on, so that the next one can begin lower
         new = [i for i in owned[event] if i not in kept and i not in block]
         size = sum(sizes[i] for i in new)
-        if new and (first < 0 or used + size > room):
+        if new and (first < 0 or full or used + size > room):
             if first >= 0:
                 close()
                 new = [i for i in owned[event] if i not in kept]
                 size = sum(sizes[i] for i in new)
-            first, block, used = position, {}, start
+            first, block, used, full = position, {}, start, False
         block |= dict.fromkeys(new)
         used += size
         running.append(event)

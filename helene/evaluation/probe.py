@@ -160,6 +160,8 @@ class Probe:
     def _evaluate(
         self, closure: Closure, direction: Displacement, radius: float, watch: ReadWatch | None = None
     ) -> Tensor:
+        if self._copies.begin(direction, radius):
+            self._layout = None
         layout = self._laid_out() if watch is None else None
         whole = layout is not None and len(layout.openings) == 1  # all fit at once: no module has to tell of itself
         swap, undo = Swap(self._copies, direction, radius, self._owned, layout, watch), Undo()

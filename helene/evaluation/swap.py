@@ -29,7 +29,7 @@ class Swap:
     left.
 
     Args:
-        copies: Where copies are made.
+        copies: Where copies are made; they have begun.
         direction: What gives z.
         radius: What it is multiplied by.
         owned: Indices of each module's parameters, by the module's number.
@@ -58,11 +58,11 @@ class Swap:
         self.transformed: set[int] = set()
         self.events: list[int] = []
         self._owned, self._layout, self._position = owned, layout, 0
+        self._parted = False  # copies then lie where a block has left room, and more scratch memory is no use
         self._depth: Counter[int] = Counter()
         self._ends: dict[int, int] = {}  # where copies end in scratch memory
         self._passed: list[int] = []  # modules inside a transform
         self._thread = threading.get_ident()
-        copies.begin(direction, radius)
 
     def enter(self, indices: Sequence[int]) -> None:
         """Point parameters at perturbed copies, made unless they point at some already."""
@@ -129,7 +129,7 @@ class Swap:
 
     def _part_with(self, events: list[int]) -> None:
         """Go on module by module from where these events have led."""
-        self._layout, self.events, running = None, events, Counter[int]()
+        self._layout, self._parted, self.events, running = None, True, events, Counter[int]()
         for event in events:
             running[event if event >= 0 else -1 - event] += 1 if event >= 0 else -1
         for module, times in running.items():
@@ -145,7 +145,7 @@ class Swap:
             for i in indices:
                 end += self.copies.sizes[i]
                 self._ends[i] = end
-            for block in self.copies.at(indices, start):
+            for block in self.copies.at(indices, start, not self._parted):
                 self._point_at(block)
         if self.watch:
             self.watch.paused = False

@@ -71,7 +71,7 @@ def trainer(
     callbacks: Any = None,
     **options: Any,
 ) -> HeleneTrainer:
-    options = {"logging_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 3, **options}
+    options = {"logging_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "no", **options}
     arguments = TrainingArguments(
         output_dir=str(folder), per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=STEPS,
         learning_rate=0.05, lr_scheduler_type="linear", report_to=[], use_cpu=True, disable_tqdm=True, seed=3,
@@ -125,8 +125,9 @@ def test_by_the_engine_as_plain(name: str, tmp_path: Any) -> None:
 def test_a_run_resumes_either_way(first: dict[str, Any], tmp_path: Any) -> None:
     """From the checkpoint of step 3 of one way, the other way ends where an unbroken run does, bit for bit."""
     whole, resumed = net(), net()
-    trainer(whole, tmp_path, first, "Helene").train()
-    second = trainer(resumed, tmp_path, ENGINE if first is PLAIN else PLAIN, "Helene")
+    saving: dict[str, Any] = {"name": "Helene", "save_strategy": "steps", "save_steps": 3}
+    trainer(whole, tmp_path, first, **saving).train()
+    second = trainer(resumed, tmp_path, ENGINE if first is PLAIN else PLAIN, **saving)
     second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert all(map(torch.equal, whole.parameters(), resumed.parameters()))
 
@@ -267,7 +268,7 @@ def test_a_prepared_batch_is_used_once_and_can_be_discarded() -> None:
 def test_a_loss_that_is_not_finite_is_told_before_a_checkpoint(how: dict[str, Any], tmp_path: Any) -> None:
     """At step 3, the third the engine makes; at its log at the latest."""
     model = net()
-    run = trainer(model, tmp_path, how, data=rows(poisoned=8), eval_strategy="no", logging_steps=1)
+    run = trainer(model, tmp_path, how, data=rows(poisoned=8), save_strategy="steps", save_steps=3)
     with pytest.raises(FloatingPointError):
         run.train()
     assert not list(tmp_path.glob("checkpoint-*"))
