@@ -240,7 +240,9 @@ class Layout(NamedTuple):
     openings: dict[int, Opening]
 
 
-def lay_out(events: Sequence[int], owned: Sequence[Sequence[int]], sizes: Sequence[int], base: int, room: int) -> Layout:
+def lay_out(
+    events: Sequence[int], owned: Sequence[Sequence[int]], sizes: Sequence[int], base: int, room: int
+) -> Layout:
     """Blocks of consecutive modules, as large as the room lets them be.
 
     Copies of modules that are still running when a block ends stay; the next block begins behind them.

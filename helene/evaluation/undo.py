@@ -75,9 +75,7 @@ class Hooks:
         hooks: Modules, each with what is called before its forward and what after, or None.
     """
 
-    def __init__(
-        self, hooks: Iterable[tuple[nn.Module, Callable[..., Any] | None, Callable[..., Any] | None]]
-    ) -> None:
+    def __init__(self, hooks: Iterable[tuple[nn.Module, Callable[..., Any] | None, Callable[..., Any] | None]]) -> None:
         self._hooks = [(module, _new_id(), before, _new_id(), after) for module, before, after in hooks]
 
     def put_on(self, undo: Undo) -> None:

@@ -42,7 +42,7 @@ class Tree(nn.Module):
         return x - self.own.std(unbiased=False)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(12))
 def test_every_order_reads_the_perturbed_values(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: a model whose parameters are overwritten, to the bit. Modules change places, blocks are of any size."""
     draw = random.Random(seed)
@@ -120,6 +120,32 @@ def test_blocks_fill_the_room_and_keep_what_is_running() -> None:
     tight = lay_out(events, owned, sizes, 0, 1)
     assert _held_in_turn(tight, owned, sizes) == [{0}, {1, 2}, {3}, {1, 4}]
     assert [opening.start for opening in tight.openings.values()] == [0, 10, 10, 10]
+
+
+class Leaf(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.own = nn.Parameter(torch.randn(size))
+
+    def forward(self, x: Tensor, *inner: nn.Module) -> Tensor:
+        for module in inner:
+            x = module(x)
+        return x * self.own.mean()
+
+
+def test_an_unexpected_order_takes_no_more_memory_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last leaf, of 128 bytes, once runs inside the second, which lies in the middle of a block of 3 x 64 bytes."""
+    monkeypatch.setattr(blocks, "least_bytes", lambda device: 192)
+    torch.manual_seed(0)
+    first, second, third, last = model = nn.ModuleList(Leaf(size) for size in (16, 16, 16, 32))
+    targets = [Target(p, i, name) for i, (name, p) in enumerate(model.named_parameters())]
+    probe, x = Probe(targets, model), torch.ones(())
+    for _ in range(3):
+        probe.loss(lambda: last(second(first(x), third)), Direction(0, 1), 1e-2)
+    assert probe.scratch.num_bytes == 192
+    for _ in range(3):
+        probe.loss(lambda: third(second(first(x), last)), Direction(0, 1), 1e-2)
+    assert probe.scratch.num_bytes == 192
 
 
 @pytest.mark.parametrize("room", [0, 1 << 12])

@@ -241,7 +241,9 @@ def test_a_step_launches_by_block_and_waits_once(
     counted = []
     for name in ("perturb", "update", "fill", "gather"):
         real = getattr(launch, name)
-        monkeypatch.setattr(launch, name, lambda *a, real=real, name=name, **k: (counted.append(name), real(*a, **k))[1])
+        monkeypatch.setattr(
+            launch, name, lambda *a, real=real, name=name, **k: (counted.append(name), real(*a, **k))[1]
+        )
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
