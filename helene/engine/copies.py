@@ -9,7 +9,7 @@ from torch import Tensor
 
 from helene.engine.schedule import Schedule, Unit
 from helene.evaluation.blocks import Block
-from helene.kernels.tiles import Piece, Tiles, tables_of
+from helene.kernels.tiles import Piece, Tiles
 
 if TYPE_CHECKING:
     from helene.engine.batch_step import Shared

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from helene.engine.ranks import Ranks
+from helene.evaluation.blocks import Scratch
 from helene.evaluation.curvature import NONE
 from helene.evaluation.directions import Direction, Target, write_perturbed
 from helene.evaluation.probe import Closure, Probe, scalar_loss
-from helene.evaluation.blocks import Scratch
 from helene.evaluation.undo import Undo
 from helene.rules import CurvatureRule, HeleneRule
 from helene.steps.measurement import Pairs

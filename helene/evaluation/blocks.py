@@ -136,11 +136,13 @@ class Copies:
     Attributes:
         targets: The parameters.
         sizes: Bytes of each copy, with what keeps the next one aligned.
+        moves: How often parameters or scratch memory have moved, and with them every block.
     """
 
     def __init__(self, targets: Sequence[Target], scratch: Scratch) -> None:
         self.targets, self.scratch = targets, scratch
         self.sizes: list[int] = []
+        self.moves = 0
         self._thetas: list[Tensor] = []
         self._seen: object = None
         self._held: dict[tuple[tuple[int, ...], int], list[Block]] = {}
@@ -152,30 +154,26 @@ class Copies:
         """Bytes of scratch memory of the device that has least."""
         return min((buffer.numel() for buffer in self.scratch.buffers.values()), default=0)
 
-    def begin(self, direction: Displacement, radius: float) -> bool:
-        """Before the copies of a probe, the parameters at their own memory: send the step.
-
-        Returns:
-            Whether anything has moved since the last time, and with it every block.
-        """
+    def begin(self, direction: Displacement, radius: float) -> None:
+        """Before the copies of a probe, the parameters at their own memory: look what has moved, send the step."""
         buffers = self.scratch.buffers
         seen = (
             [(t.tensor.data_ptr(), t.tensor.shape, t.tensor.stride()) for t in self.targets],
             {device: buffer.data_ptr() for device, buffer in buffers.items()},
             os.environ.get(kernels.VARIABLE),
         )
-        moved = seen != self._seen
-        if moved:
+        if seen != self._seen:
             self._held.clear()
+            self.moves += 1
             self.sizes = [-(-t.tensor.nbytes // ALIGNMENT) * ALIGNMENT for t in self.targets]
-            self._thetas, self._seen = [t.tensor.detach() for t in self.targets], seen
-            self._controls, self._sent = self._made_controls(), None
+            self._thetas, self._sent = [t.tensor.detach() for t in self.targets], None
+            self._controls = self._made_controls()
+            self._seen = seen  # at last, so that what an interrupt cuts short is made again
         if self._controls and kernels.can_draw(direction) and (direction, abs(radius)) != self._sent:
             key: tuple[int, int, int, bool] = direction  # type: ignore[assignment]
             for control in self._controls.values():
                 control.send(key[:3], abs(radius))
             self._sent = direction, abs(radius)
-        return moved
 
     def _made_controls(self) -> dict[torch.device, Control]:
         devices = {theta.device for theta in self._thetas if kernels.has_kernel(theta)}

@@ -71,7 +71,7 @@ class Probe:
         self._calls = [0] * len(self._owned)  # forwards of each module in the last evaluation
         self._usual = self._calls  # and in the one that was checked
         self._transformed: set[int] = set()  # see `Swap.transformed`
-        self._layout: Layout | None = None
+        self._layout: tuple[int, Layout] | None = None  # and after how many moves it was made
         self._events: list[int] = []  # of the last evaluation that followed no layout
         self._swap: Swap | None = None  # at work
         self._hooks = Hooks((m, partial(self._before, k), partial(self._after, k)) for k, m in enumerate(by_module))
@@ -160,8 +160,7 @@ class Probe:
     def _evaluate(
         self, closure: Closure, direction: Displacement, radius: float, watch: ReadWatch | None = None
     ) -> Tensor:
-        if self._copies.begin(direction, radius):
-            self._layout = None
+        self._copies.begin(direction, radius)
         layout = self._laid_out() if watch is None else None
         whole = layout is not None and len(layout.openings) == 1  # all fit at once: no module has to tell of itself
         swap, undo = Swap(self._copies, direction, radius, self._owned, layout, watch), Undo()
@@ -205,11 +204,12 @@ class Probe:
 
     def _laid_out(self) -> Layout | None:
         """Blocks of the modules in the order of the last evaluation, None before there was one."""
-        if self._layout is None and self._events:
-            sizes, full = self._copies.sizes, self._full
-            base = sum(sizes[i] for i in full)
-            self._layout = lay_out(self._events, self._owned, sizes, base, self._copies.room)
-        return self._layout
+        copies, held = self._copies, self._layout
+        if self._events and (held is None or held[0] != copies.moves):
+            base = sum(copies.sizes[i] for i in self._full)
+            held = copies.moves, lay_out(self._events, self._owned, copies.sizes, base, copies.room)
+            self._layout = held
+        return None if held is None else held[1]
 
     def _run(self, closure: Closure) -> Tensor:
         """The closure's loss; raises ValueError if it writes to a parameter, where that can be seen."""

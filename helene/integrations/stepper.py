@@ -150,7 +150,8 @@ def not_captured(model: nn.Module, optimizer: Base, options: Mapping[str, Any]) 
         return f"{type(optimizer).__name__} takes gradients"
     if reason := reasons.plain(model, optimizer.plan()):
         return reason
-    ranks = torch.distributed.is_initialized() and torch.distributed.get_world_size() or 1
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    ranks = torch.distributed.get_world_size() if distributed else 1
     if ranks > 1:
         return f"{ranks} processes share the run; give helene.engine.Engine each one's share of the batch"
     if options.get("capture") == "repeat":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 import warnings
 from typing import Any
@@ -100,7 +101,7 @@ def _held_in_turn(layout: Layout, owned: list[list[int]], sizes: list[int]) -> l
                 pointed[i] = end, end + sizes[i]
                 end += sizes[i]
             spans = sorted(pointed.values())
-            assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+            assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
             seen.append(set(opening.indices))
         if event >= 0:
             running.append(event)

@@ -1,4 +1,4 @@
-"""HeleneTrainer on a GPU: captured steps by themselves, the numbers of plain ones, plain steps where none is captured."""
+"""HeleneTrainer on a GPU captures its steps: the numbers of plain ones, plain steps where none is captured."""
 
 from __future__ import annotations
 

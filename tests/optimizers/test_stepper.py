@@ -14,7 +14,7 @@ import helene
 from helene.integrations import stepper
 from helene.integrations.stepper import Stepper
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
 from transformers import TrainerCallback, TrainingArguments
 
@@ -234,7 +234,7 @@ def test_shapes_that_change_all_the_time_end_the_engine(monkeypatch: pytest.Monk
     """No step of a window was a repetition; the steps are those of the plain way."""
     monkeypatch.setattr(stepper, "WINDOW", 4)
     made, optimizer, model = _stepper()
-    steady, other, twin = _stepper()
+    steady, other, _ = _stepper()
     for length in range(1, 8):
         made.prepare(torch.ones(length, 4))
         optimizer.step()
