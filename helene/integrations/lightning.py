@@ -59,8 +59,13 @@ class ZerothOrderModule(LightningModule):
         self.model.eval()
         optimizer: Any = self.optimizers()
         if self._stepper is None or self._stepper.optimizer is not optimizer.optimizer:
-            how = {"use_engine": self._use_engine, "options": self._engine_options}
-            self._stepper = Stepper(self.model, optimizer.optimizer, self.loss, **how)
+            self._stepper = Stepper(
+                self.model,
+                optimizer.optimizer,
+                self.loss,
+                use_engine=self._use_engine,
+                options=self._engine_options,
+            )
         self._stepper.prepare(batch)
         loss = optimizer.step(closure=lambda: self.loss(self.model, batch))
         self.log("train_loss", loss)
