@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helene.evaluation.blocks import Copies, Layout, Scratch, lay_out
+from helene.evaluation.blocks import Copies, Scratch
 from helene.evaluation.directions import Direction, Displacement, Target
+from helene.evaluation.layouts import Layout, lay_out
 from helene.evaluation.reads import BufferWatch, ReadWatch, reads_none
 from helene.evaluation.swap import Swap
 from helene.evaluation.undo import Hooks, Undo

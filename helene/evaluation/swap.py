@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helene.evaluation.blocks import Block, Copies, Layout
+from helene.evaluation.blocks import Block, Copies
 from helene.evaluation.directions import Displacement
+from helene.evaluation.layouts import Layout
 from helene.evaluation.reads import ReadWatch, span
 
 CALLED_ELSEWHERE = (
@@ -40,7 +41,7 @@ class Swap:
         calls: How often each module was entered.
         transformed: Parameters whose module ran inside a transform of torch.func, and so read theta: pointing them
             elsewhere there ends the process.
-        events: See `helene.evaluation.blocks.Layout`; nothing while the layout is followed.
+        events: See `helene.evaluation.layouts.Layout`; nothing while the layout is followed.
     """
 
     def __init__(

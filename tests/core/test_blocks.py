@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from helene import MeZO, noise
 from helene.evaluation import blocks
-from helene.evaluation.blocks import Layout, lay_out
+from helene.evaluation.layouts import Layout, lay_out
 from helene.evaluation.probe import Direction, Probe, Target
 
 
