@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from helene.engine.ranks import Ranks
+from helene.evaluation.blocks import Scratch
 from helene.evaluation.curvature import NONE
 from helene.evaluation.directions import Direction, Target, write_perturbed
 from helene.evaluation.probe import Closure, Probe, scalar_loss
-from helene.evaluation.swap import Scratch
 from helene.evaluation.undo import Undo
 from helene.rules import CurvatureRule, HeleneRule
 from helene.steps.measurement import Pairs
@@ -172,7 +172,8 @@ class _InPlace(Probe):
         try:
             try:
                 undo.note(partial(self._put_back, kept))
-                write_perturbed([target.tensor.data for target in self.targets], self.targets, direction, radius)
+                for target in self.targets:
+                    write_perturbed(target.tensor.data, target.tensor.data, target.id, direction, radius)
                 self._forget_gathered()
                 loss = self.mean(closure)
             finally:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from helene import functional
 from helene.kernels import methods
+from helene.kernels.control import Control
 from helene.kernels.tiles import Tiles
 from helene.steps.plan import Probing, StepPlan
 from helene.steps.zeroth import ZerothOrder
 
-_SLOTS = 64  # steps that may be under way before the host waits for the oldest
 HISTORY = 1024  # slopes kept on the device
 
 
@@ -29,27 +28,21 @@ class Updates:
         no_kernels: Why there are none for its parameters, in one line; empty where there are.
 
     Attributes:
-        key: int64: seed, step, draw.
-        values: float32: eps, c, whether an update is made (1 or 0), and whether it is left to the host (1 or 0).
+        control: What kernels read.
+        key: The control's.
+        values: The control's.
     """
 
     def __init__(self, optimizer: ZerothOrder, no_kernels: str) -> None:
         self._optimizer, self._no_kernels = optimizer, no_kernels
-        num_groups, self._device = len(optimizer.param_groups), optimizer.targets[0].tensor.device
+        self._device = optimizer.targets[0].tensor.device
         self._on_gpu = self._device.type == "cuda"
-        num_hypers = num_groups * methods.NUM_HYPERS
-        self._packed = torch.zeros(4 + -(-(4 + num_hypers) // 2), dtype=torch.int64, device=self._device)
-        floats = self._packed[4:].view(torch.float32)
-        self.key, self.values = self._packed[:3], floats[:4]
-        self._eps = self._packed[3:4].view(torch.float64)
-        self._hypers = floats[4 : 4 + num_hypers].view(num_groups, methods.NUM_HYPERS)
+        self.control = Control(self._device, len(optimizer.param_groups))
+        self.key, self.values = self.control.key, self.control.values
         self._slopes = torch.zeros(HISTORY, dtype=torch.float64, device=self._device)  # of step t at t mod HISTORY
         self._broken = torch.zeros(1, dtype=torch.int64, device=self._device)  # first step of losses not finite, or 0
         self._broken_host = torch.zeros(1, dtype=torch.int64, pin_memory=self._on_gpu)
         self._asked: Any = None  # an event after the copy of `_broken` to the host
-        self._staging = torch.zeros(_SLOTS, self._packed.numel(), dtype=torch.int64, pin_memory=self._on_gpu)
-        self._words = self._staging.numpy()
-        self._sent: list[Any] = [None] * _SLOTS
         self._method: methods.Fused | None = None
         self._tables: list[Tiles] = []
         self._pending: list[StepPlan] = []  # replayed steps that the optimizer has not been told of
@@ -58,24 +51,9 @@ class Updates:
         """Send a step, in the current stream's order; why its update cannot be the graph's, in one line, or nothing."""
         method, probing = self._fused(plan), plan.probing
         assert isinstance(probing, Probing)
-        slot = plan.step % _SLOTS
-        if self._sent[slot] is not None:
-            self._sent[slot].synchronize()
-        words = self._words[slot]
-        words[:3] = plan.seed - (1 << 64) if plan.seed >= 1 << 63 else plan.seed, plan.step, 0
-        words[3:4].view(np.float64)[0] = probing.eps
-        floats = words[4:].view(np.float32)
-        floats[:] = 0.0
-        if isinstance(method, methods.Fused):
-            hypers, reason = method.rows(plan).numpy().reshape(-1), ""
-            floats[4 : 4 + hypers.size] = hypers
-        else:
-            reason = method
-        floats[0], floats[3] = probing.eps, float(bool(reason))
-        self._packed.copy_(self._staging[slot], non_blocking=True)
-        if self._on_gpu:
-            self._sent[slot] = torch.cuda.Event()
-            self._sent[slot].record()
+        reason, hypers = (method, None) if isinstance(method, str) else ("", method.rows(plan))
+        key = plan.seed, plan.step, 0
+        self.control.send(key, probing.eps, (0.0, 0.0, float(bool(reason))), hypers)
         return reason
 
     def prepare(self, plan: StepPlan) -> None:
@@ -94,7 +72,7 @@ class Updates:
         A step whose numbers are not finite moves nothing.
         """
         pair, step = losses.double() / ranks, self.key[1:2]
-        slope = functional.projected_gradient(pair[0], pair[1], self._eps[0])
+        slope = functional.projected_gradient(pair[0], pair[1], self.control.eps[0])
         fine, by_host = torch.isfinite(slope) & torch.isfinite(pair).all(), self.values[3:4]
         self.values[1:2] = torch.where(fine, slope, torch.zeros_like(slope)).float()
         self.values[2:3] = fine.float() * (1.0 - by_host)
@@ -106,7 +84,7 @@ class Updates:
         from helene.kernels import launch
 
         for tiles in self._tables:
-            launch.update(tiles, self._method.code, self.key, self.values, self._hypers)
+            launch.update(tiles, self._method.code, self.key, self.values, self.control.hypers)
 
     def replayed(self, plan: StepPlan) -> None:
         """Note a step whose update the device has made.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from helene import kernels, noise
+from helene import noise
 
 CHUNK = 1 << 17  # elements handled at once, so that temporaries stay in cache and memory stays bounded
 DEVICE_CHUNK = 1 << 24  # off the CPU, where a launch costs more than what a cache saves
@@ -63,19 +63,24 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def write_perturbed(outs: Sequence[Tensor], targets: Sequence[Target], direction: Displacement, radius: float) -> None:
-    """out ← theta + radius · z for each, in float32 (float64 for float64 parameters), rounded once to out's dtype."""
-    left = kernels.write_perturbed(outs, [t.tensor for t in targets], [t.id for t in targets], direction, radius)
-    for i in left:
-        _write_perturbed(outs[i], targets[i], direction, radius)
+def write_perturbed(out: Tensor, theta: Tensor, parameter: int, direction: Displacement, radius: float) -> None:
+    """out ← theta + radius · z, in float32 (float64 for float64 parameters), rounded once to out's dtype.
 
-
-def _write_perturbed(out: Tensor, target: Target, direction: Displacement, radius: float) -> None:
-    theta = target.tensor.detach()
+    Args:
+        out: Of theta's shape and dtype; theta itself will do.
+        theta: A parameter.
+        parameter: Its id in `helene.noise`.
+        direction: What gives z.
+        radius: What z is multiplied by.
+    """
     source, sink = theta.reshape(-1), out.view(-1) if out.is_contiguous() else torch.empty_like(theta).reshape(-1)
-    wide = compute_dtype(theta.dtype)
-    for start, end in chunks(theta.numel(), theta.device):
-        z = direction.chunk(target.id, start, end, theta.device, wide)
-        sink[start:end] = torch.add(source[start:end].to(wide), z, alpha=radius)
+    size, wide = theta.numel(), compute_dtype(theta.dtype)
+    for start, end in chunks(size, theta.device):
+        here, there = (source, sink) if end - start == size else (source[start:end], sink[start:end])
+        z = direction.chunk(parameter, start, end, theta.device, wide)
+        if theta.dtype == wide:
+            torch.add(here, z, alpha=radius, out=there)
+        else:
+            there.copy_(torch.add(here.to(wide), z, alpha=radius))
     if not out.is_contiguous():
         out.copy_(sink.view(theta.shape))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from helene import kernels, noise
-from helene.evaluation.directions import Direction, Target, compute_dtype
+from helene.evaluation.directions import Target, compute_dtype
 
 _ALIGNED = 8  # numbers: a parameter's start at a multiple of 32 bytes, which the kernel's wide accesses need
 
@@ -59,6 +59,7 @@ class Factors:
             for target, (start, size) in zip(targets, sizes, strict=True)
         ]
         self._made: dict[tuple[int, torch.dtype], Factor] = {}
+        self._launched: list[tuple[Any, Any]] = []  # tables of what is drawn, with the step that they read
 
     @property
     def scale(self) -> float:
@@ -73,15 +74,28 @@ class Factors:
     def draw(self, seed: int, step: int) -> Factors:
         """Have the directions of a step: in one launch, where kernels are."""
         self.forget()
-        left, ids = list(range(len(self.targets))), [target.id for target in self.targets]
-        if not self.signs:
-            for flat in self._flats.values():
-                flat.zero_()
-            left = kernels.write_perturbed(self._drawn, self._drawn, ids, Direction(seed, step), 1.0)
+        fused = not self.signs and all(map(kernels.has_kernel, self._drawn))
+        if fused:
+            self._launch(seed, step)
         make = noise.signs if self.signs else noise.normal
-        for i in left:
-            self._drawn[i].copy_(make(seed, step, 0, ids[i], 0, self._drawn[i].numel(), self._drawn[i].device))
+        for target, drawn in zip([] if fused else self.targets, self._drawn, strict=False):
+            drawn.copy_(make(seed, step, 0, target.id, 0, drawn.numel(), drawn.device))
         return self
+
+    def _launch(self, seed: int, step: int) -> None:
+        """Draw all normals, a perturbed copy of zeros at radius 1, in one launch a device."""
+        from helene.kernels import launch
+        from helene.kernels.control import Control
+        from helene.kernels.tiles import Piece, tables_of
+
+        if not self._launched:
+            pieces = [Piece(d, t.id, int(d.storage_offset())) for t, d in zip(self.targets, self._drawn, strict=True)]
+            self._launched = [(table, Control(table.base.device)) for table in tables_of(pieces)]
+        for flat in self._flats.values():
+            flat.zero_()
+        for table, control in self._launched:
+            control.send((seed, step, 0), 1.0)
+            launch.perturb(table, self._flats[table.base.device], None, control.key, control.values)
 
     def forget(self) -> None:
         """Make copies in other dtypes anew when they are asked for."""

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from helene.evaluation.blocks import Scratch
 from helene.evaluation.directions import Target
 from helene.evaluation.factors import Factors
 from helene.evaluation.probe import Closure, is_compiled, one_number, scalar_loss
 from helene.evaluation.reads import BufferWatch, ReadWatch, reads_none
 from helene.evaluation.rowwise import WAY_OUT, RowPerturbation
-from helene.evaluation.swap import Scratch
 from helene.evaluation.undo import Undo
 
 LEAK = 1e-3  # share of the largest difference of a pair that another group's direction may move a loss by

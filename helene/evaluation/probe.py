@@ -4,26 +4,30 @@ Walking theta to theta + eps z and back does not return in 16-bit formats (it dr
 steps). So theta is only read: a perturbed copy is written to scratch memory, rounded once to the parameter's dtype, and
 the parameter points at it while the loss is evaluated. Pointing back is exact, also after an exception.
 
-Given the model, a copy is one module's at a time, made just before that module's forward. Given parameters alone, and
-for parameters that are read outside their own module's forward, the copy lives for the whole forward.
+Given the model, a copy is made just before its module's forward: in a block with those of the modules that came next in
+the evaluation before, as many as there is scratch memory for. Given parameters alone, and for parameters that are read
+outside their own module's forward, the copy lives for the whole forward.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from helene.evaluation.blocks import Copies, Scratch
 from helene.evaluation.directions import Direction, Displacement, Target
+from helene.evaluation.layouts import Layout, lay_out
 from helene.evaluation.reads import BufferWatch, ReadWatch, reads_none
-from helene.evaluation.swap import Scratch, Swap
-from helene.evaluation.undo import Undo
+from helene.evaluation.swap import Swap
+from helene.evaluation.undo import Hooks, Undo
 
-__all__ = ["Closure", "Direction", "Displacement", "Probe", "Target", "held_by", "is_compiled", "scalar_loss"]
+__all__ = ["Closure", "Direction", "Displacement", "Probe", "Target", "finite", "held_by", "is_compiled", "scalar_loss"]
 
 Closure = Callable[[], Any]
 
@@ -32,7 +36,8 @@ class Probe:
     """Evaluates a closure at theta + radius · z.
 
     Scratch memory: with a model, the bytes of the largest set of trained parameters that are in use at one time (one
-    module's, plus those of the modules it is nested in); without, the bytes of all of them.
+    module's, plus those of the modules it is nested in), on a GPU at least `helene.evaluation.blocks.LEAST_BYTES` where
+    there are as many; without, the bytes of all of them.
 
     Args:
         targets: The trained parameters.
@@ -50,26 +55,41 @@ class Probe:
     ) -> None:
         self.targets = list(targets)
         self.scratch = scratch or Scratch()
+        self._copies = Copies(self.targets, self.scratch)
         self._checked = self.reads_none = False
         self._watchable = True
         self._model = model
-        self._calls: Counter[nn.Module] = Counter()  # forwards of each module in the last evaluation
-        self._transformed: set[int] = set()  # see `Swap.transformed`
-        self._usual: Counter[nn.Module] = Counter()  # and in the one that was checked
-        self._by_module = {} if model is None else held_by(self.targets, model)
-        in_modules = {i for owned in self._by_module.values() for i in owned}
+        self._set_modules({} if model is None else held_by(self.targets, model))
+        in_modules = {i for owned in self._owned for i in owned}
         self._full = [i for i in range(len(self.targets)) if i not in in_modules]
         if model is not None and is_compiled(model):
             self._use_full_copies(range(len(self.targets)), "the model is compiled, so its modules' hooks do not run")
             self._checked, self._watchable = True, False
 
+    def _set_modules(self, by_module: dict[nn.Module, list[int]]) -> None:
+        """Take these modules, with the indices of their parameters, for those whose copies are made as they run."""
+        self._modules, self._owned = list(by_module), list(by_module.values())
+        self._calls = [0] * len(self._owned)  # forwards of each module in the last evaluation
+        self._usual = self._calls  # and in the one that was checked
+        self._transformed: set[int] = set()  # see `Swap.transformed`
+        self._layout: tuple[int, Layout] | None = None  # and after how many moves it was made
+        self._events: list[int] = []  # of the last evaluation that followed no layout
+        self._swap: Swap | None = None  # at work
+        self._hooks = Hooks((m, partial(self._before, k), partial(self._after, k)) for k, m in enumerate(by_module))
+        self._guard = Hooks([] if self._model is None else [(self._model, self._alone, None)])
+        held = [(m._parameters, name, p) for m in by_module for name, p in m._parameters.items() if p is not None]
+        known = {id(target.tensor): i for i, target in enumerate(self.targets)}
+        self._places = [(names, name, known[id(p)]) for names, name, p in held if id(p) in known]
+
     def loss(self, closure: Closure, direction: Displacement, radius: float) -> Tensor:
         """The closure's loss at theta + radius · z, as a 0-dim tensor on its device; theta is bit-equal afterwards.
+
+        Whether one on a GPU is finite is for `finite` to say, since asking makes the host wait.
 
         Raises:
             ValueError: If the closure returns no scalar, reads no parameter or one through an alias that no copy
                 reaches, or the model has another parameter in its place.
-            FloatingPointError: If the loss is not finite.
+            FloatingPointError: If the loss is on the CPU and not finite.
         """
         if self._checked:
             loss = self._evaluate(closure, direction, radius)
@@ -84,7 +104,7 @@ class Probe:
         if self._transformed:
             self._use_full_copies(sorted(self._transformed), "their module runs inside a transform of torch.func")
             loss, unperturbed, read = self._watched(closure, direction, radius)
-        if unperturbed and self._by_module:
+        if unperturbed and self._owned:
             self._use_full_copies(unperturbed, "read outside their own module's forward")
             loss, unperturbed, read = self._watched(closure, direction, radius)
         if unperturbed:
@@ -92,13 +112,13 @@ class Probe:
                 f"parameters {self._names(unperturbed)} are read through another tensor that shares their memory, so "
                 "they would stay unperturbed; let the loss read the parameter itself"
             )
-        idle = sorted({i for module, owned in self._by_module.items() if not self._calls[module] for i in owned})
+        idle = sorted({i for calls, owned in zip(self._calls, self._owned, strict=True) if not calls for i in owned})
         if idle:  # nobody knows how a later loss will read them
             self._use_full_copies(idle, "not read by the first loss, so freeze them if none reads them")
         unread = strangers(self.targets, self._model, read) if self._model is not None else ""
         for told in filter(None, (unread, buffers.told)):
             warnings.warn(told, stacklevel=3)
-        self._usual = Counter(self._calls)
+        self._usual = self._calls
         self._checked = True
         return loss
 
@@ -108,8 +128,10 @@ class Probe:
 
     def _passed_by(self) -> list[int]:
         """Parameters of modules that ran less often than in the evaluation that was checked, or where none is made."""
-        rare = {i for m, owned in self._by_module.items() if self._calls[m] < self._usual[m] for i in owned}
-        return sorted(rare | self._transformed)
+        if self._calls == self._usual and not self._transformed:
+            return []
+        all_of = zip(self._calls, self._usual, self._owned, strict=True)
+        return sorted({i for calls, usual, owned in all_of if calls < usual for i in owned} | self._transformed)
 
     def loss_here(self, closure: Closure) -> Tensor:
         """The closure's loss at theta, by the code that the probes run: modules with hooks may take another path."""
@@ -117,7 +139,7 @@ class Probe:
         try:
             try:
                 undo.modes()
-                for module in self._by_module:
+                for module in self._modules:
                     undo.hook(module, _pass_by)
                 torch.set_grad_enabled(False)
                 torch.clear_autocast_cache()
@@ -139,19 +161,23 @@ class Probe:
     def _evaluate(
         self, closure: Closure, direction: Displacement, radius: float, watch: ReadWatch | None = None
     ) -> Tensor:
-        swap, undo = Swap(self.targets, self.scratch, direction, radius, watch), Undo()
-        self._calls, self._transformed = swap.calls, swap.transformed
+        self._copies.begin(direction, radius)
+        layout = self._laid_out() if watch is None else None
+        whole = layout is not None and len(layout.openings) == 1  # all fit at once: no module has to tell of itself
+        swap, undo = Swap(self._copies, direction, radius, self._owned, layout, watch), Undo()
+        self._transformed = swap.transformed
         try:
             try:
+                undo.note(lambda: setattr(self, "_swap", None))
                 undo.note(swap.restore)
                 undo.modes()
                 if watch is not None:
                     watch.__enter__()  # undone with the modes
                 torch.set_grad_enabled(False)
-                swap.enter(self._full)
-                for module, owned in self._by_module.items():
-                    self._check_held(module, owned)
-                    swap.hook(undo, module, owned)
+                self._check_held()
+                self._swap = swap
+                swap.enter(range(len(self.targets)) if whole else self._full)
+                (self._guard if whole else self._hooks).put_on(undo)
                 torch.clear_autocast_cache()  # it would hand the first probe's cast weights to the second
                 loss = self._run(closure)
             finally:
@@ -159,21 +185,44 @@ class Probe:
         finally:
             undo.run()
         torch.clear_autocast_cache()
-        self.scratch.settle()
+        self._calls = self._usual if whole else swap.calls
+        if swap.events:
+            self._events, self._layout = swap.events, None
+        self.scratch.settle(sum(self._copies.sizes))
         return loss
+
+    def _alone(self, *_: Any) -> None:
+        if self._swap is not None:
+            self._swap.check_thread()
+
+    def _before(self, module: int, *_: Any) -> None:
+        if self._swap is not None:
+            self._swap.before(module)
+
+    def _after(self, module: int, _module: nn.Module, _args: Any, output: Any) -> None:
+        if self._swap is not None:
+            self._swap.after(module, output)
+
+    def _laid_out(self) -> Layout | None:
+        """Blocks of the modules in the order of the last evaluation, None before there was one."""
+        copies, held = self._copies, self._layout
+        if self._events and (held is None or held[0] != copies.moves):
+            base = sum(copies.sizes[i] for i in self._full)
+            held = copies.moves, lay_out(self._events, self._owned, copies.sizes, base, copies.room)
+            self._layout = held
+        return None if held is None else held[1]
 
     def _run(self, closure: Closure) -> Tensor:
         """The closure's loss; raises ValueError if it writes to a parameter, where that can be seen."""
         written = [target.tensor._version for target in self.targets]
-        loss = scalar_loss(closure())
+        loss = as_loss(closure())
         changed = [i for i, target in enumerate(self.targets) if target.tensor._version != written[i]]
         if changed:
             raise ValueError(f"the closure changes parameters {self._names(changed)}; it must only return the loss")
         return loss
 
-    def _check_held(self, module: nn.Module, owned: list[int]) -> None:
-        held = {id(p) for p in module._parameters.values()}
-        replaced = [i for i in owned if id(self.targets[i].tensor) not in held]
+    def _check_held(self) -> None:
+        replaced = [i for names, name, i in self._places if names.get(name) is not self.targets[i].tensor]
         if replaced:
             raise ValueError(
                 f"parameters {self._names(replaced)} are no longer those of the model, so what it reads would stay "
@@ -183,8 +232,11 @@ class Probe:
     def _use_full_copies(self, indices: Sequence[int], reason: str = "") -> None:
         moved = set(indices)
         self._full = sorted({*self._full, *moved})
-        self._by_module = {m: [i for i in owned if i not in moved] for m, owned in self._by_module.items()}
-        self._by_module = {m: owned for m, owned in self._by_module.items() if owned}
+        left = {m: [i for i in own if i not in moved] for m, own in zip(self._modules, self._owned, strict=True)}
+        usual = dict(zip(self._modules, self._usual, strict=True))
+        calls = dict(zip(self._modules, self._calls, strict=True))
+        self._set_modules({m: own for m, own in left.items() if own})
+        self._usual, self._calls = [usual[m] for m in self._modules], [calls[m] for m in self._modules]
         if reason:
             num_bytes = sum(self.targets[i].tensor.nbytes for i in moved)
             names = self._names(sorted(moved))
@@ -201,6 +253,18 @@ def scalar_loss(value: Any) -> Tensor:
         ValueError: If it is None or not one number.
         FloatingPointError: If it is not finite.
     """
+    loss = as_loss(value)
+    finite(loss)
+    return loss
+
+
+def as_loss(value: Any) -> Tensor:
+    """As `scalar_loss`, but that one on a GPU may be anything.
+
+    Raises:
+        ValueError: If it is None or not one number.
+        FloatingPointError: If it is on the CPU and not finite.
+    """
     if value is None:
         raise ValueError("the closure returned None; it must return the loss of one minibatch")
     try:
@@ -210,11 +274,24 @@ def scalar_loss(value: Any) -> Tensor:
     loss = one_number(loss, "the closure")
     if not loss.is_floating_point():
         loss = loss.double()  # a count of errors, say: its difference is taken, and means
-    if not torch.isfinite(loss):
-        raise FloatingPointError(
-            f"the loss is {loss.item()}; parameters and state are unchanged. A smaller lr or eps or a wider dtype helps"
-        )
+    if loss.device.type == "cpu":
+        finite(loss)
     return loss
+
+
+def finite(losses: Tensor) -> list[float]:
+    """The values of losses, flat, in one transfer.
+
+    Raises:
+        FloatingPointError: If one is not finite.
+    """
+    values: list[float] = losses.double().reshape(-1).tolist()
+    for value in values:
+        if not math.isfinite(value):
+            raise FloatingPointError(
+                f"the loss is {value}; parameters and state are unchanged. A smaller lr or eps or a wider dtype helps"
+            )
+    return values
 
 
 def one_number(loss: Tensor, source: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Parameters that point at perturbed copies for a while, and the scratch memory of these."""
+"""Parameters that point at perturbed copies for a while: all at once, or module by module while these run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from helene.evaluation.directions import Displacement, Target, write_perturbed
+from helene.evaluation.blocks import Block, Copies
+from helene.evaluation.directions import Displacement
+from helene.evaluation.layouts import Layout
 from helene.evaluation.reads import ReadWatch, span
-from helene.evaluation.undo import Undo
 
 CALLED_ELSEWHERE = (
     "the model is called while an optimizer's step perturbs it in another thread; call it between steps, or give the "
@@ -22,89 +23,149 @@ CALLED_ELSEWHERE = (
 
 
 class Swap:
-    """Points parameters at perturbed copies, and back.
+    """Points parameters at perturbed copies during one evaluation, and back.
+
+    With a layout, whole blocks are copied as they come up and stay until the next one does. Without, or once modules
+    run in another order than it says, each module's parameters are copied when it is entered, and point back when it is
+    left.
+
+    Args:
+        copies: Where copies are made; they have begun.
+        direction: What gives z.
+        radius: What it is multiplied by.
+        owned: Indices of each module's parameters, by the module's number.
+        layout: The blocks.
+        watch: Told of copies, and of outputs that are views of them.
 
     Attributes:
-        calls: Forwards of each module that read its copies.
+        calls: How often each module was entered.
         transformed: Parameters whose module ran inside a transform of torch.func, and so read theta: pointing them
             elsewhere there ends the process.
+        events: See `helene.evaluation.layouts.Layout`; nothing while the layout is followed.
     """
 
     def __init__(
         self,
-        targets: list[Target],
-        scratch: Scratch,
+        copies: Copies,
         direction: Displacement,
         radius: float,
-        watch: ReadWatch | None,
+        owned: Sequence[Sequence[int]] = (),
+        layout: Layout | None = None,
+        watch: ReadWatch | None = None,
     ) -> None:
-        self.targets, self.scratch, self.direction, self.radius, self.watch = targets, scratch, direction, radius, watch
+        self.copies, self.direction, self.radius, self.watch = copies, direction, radius, watch
         self.originals: dict[int, Tensor] = {}
-        self.depth: Counter[int] = Counter()
-        self.calls: Counter[nn.Module] = Counter()
+        self.calls = [0] * len(owned)
         self.transformed: set[int] = set()
+        self.events: list[int] = []
+        self._owned, self._layout, self._position = owned, layout, 0
+        self._parted = False  # copies then lie where a block has left room, and more scratch memory is no use
+        self._depth: Counter[int] = Counter()
+        self._ends: dict[int, int] = {}  # where copies end in scratch memory
+        self._passed: list[int] = []  # modules inside a transform
         self._thread = threading.get_ident()
 
     def enter(self, indices: Sequence[int]) -> None:
         """Point parameters at perturbed copies, made unless they point at some already."""
-        if self.watch:
-            self.watch.paused = True
-        with out_of_inference():
-            new = [i for i in indices if self.depth[i] == 0]
-            copies = [self.scratch.take(self.targets[i].tensor) for i in new]
-            write_perturbed(copies, [self.targets[i] for i in new], self.direction, self.radius)
-            for i, copy in zip(new, copies, strict=True):
-                self.originals[i] = self.targets[i].tensor.data
-                self.targets[i].tensor.data = copy
-                if self.watch and copy.numel():
-                    self.watch.regions.append(span(copy))
-        self.depth.update(indices)
-        if self.watch:
-            self.watch.paused = False
+        new = tuple(i for i in indices if not self._depth[i])
+        if new:
+            self._copy(new, max(self._ends.values(), default=0))
+        self._depth.update(indices)
 
     def leave(self, indices: Sequence[int]) -> None:
         """Undo one `enter`; with all of them undone, parameters point at their own memory again."""
-        with out_of_inference():
-            for i in indices:
-                self.depth[i] -= 1
-                if self.depth[i] == 0:
-                    self._point_back(i)
+        held = [i for i in indices if self._depth[i]]
+        self._depth.subtract(held)
+        self._point_back([i for i in held if not self._depth[i]])
 
-    def hook(self, undo: Undo, module: nn.Module, owned: list[int]) -> None:
-        """Until undone, the module's own parameters are perturbed during each of its forwards."""
-        marks: list[int | None] = []
+    def check_thread(self) -> None:
+        """Raise RuntimeError in another thread than the evaluation's."""
+        if threading.get_ident() != self._thread:
+            raise RuntimeError(CALLED_ELSEWHERE)
 
-        def before(*_: Any) -> None:
-            if threading.get_ident() != self._thread:
-                raise RuntimeError(CALLED_ELSEWHERE)
-            if in_transform():
-                self.transformed.update(owned)
-                marks.append(None)
-                return
-            self.calls[module] += 1
-            marks.append(self.scratch.top)
-            self.enter(owned)
+    def before(self, module: int) -> None:
+        """To be called before a forward of a module, of that number."""
+        self.check_thread()
+        if in_transform():
+            self.transformed.update(self._owned[module])
+            self._passed.append(module)
+            return
+        self.calls[module] += 1
+        if self._layout is not None and self._follows(module):
+            return
+        self.events.append(module)
+        self.enter(self._owned[module])
 
-        def after(_module: nn.Module, _args: Any, output: Any) -> None:
-            if threading.get_ident() != self._thread or (mark := marks.pop()) is None:
-                return
-            if self.watch:
-                self.watch.note_views(output, {i: self.targets[i].tensor for i in owned})
-            self.leave(owned)
-            self.scratch.top = mark
-
-        undo.hook(module, before, after)
+    def after(self, module: int, output: Any) -> None:
+        """To be called after a forward of a module, also one that raised."""
+        if threading.get_ident() != self._thread:
+            return
+        if self._passed and self._passed[-1] == module:
+            self._passed.pop()
+            return
+        if self._layout is not None and self._follows(-1 - module):
+            return
+        self.events.append(-1 - module)
+        if self.watch:
+            tensors = self.copies.targets
+            self.watch.note_views(output, {i: tensors[i].tensor for i in self._owned[module]})
+        self.leave(self._owned[module])
 
     def restore(self) -> None:
         """Point all back, whatever was entered."""
-        with out_of_inference():
-            for i in list(self.originals):
-                self._point_back(i)
-        self.scratch.top = 0
+        self._point_back(list(self.originals))
 
-    def _point_back(self, i: int) -> None:
-        self.targets[i].tensor.data = self.originals[i]  # before it is forgotten: an interrupt may come between
-        del self.originals[i]
+    def _follows(self, event: int) -> bool:
+        """Whether the layout expects an event; a block that begins there is copied. Else it is done with."""
+        layout, position = self._layout, self._position
+        assert layout is not None
+        if position == len(layout.events) or layout.events[position] != event:
+            self._part_with(layout.events[:position])
+            return False
+        self._position = position + 1
+        if (opening := layout.openings.get(position)) is not None:
+            self._point_back(opening.left)
+            self._copy(opening.indices, opening.start)
+        return True
+
+    def _part_with(self, events: list[int]) -> None:
+        """Go on module by module from where these events have led."""
+        self._layout, self._parted, self.events, running = None, True, events, Counter[int]()
+        for event in events:
+            running[event if event >= 0 else -1 - event] += 1 if event >= 0 else -1
+        for module, times in running.items():
+            for i in self._owned[module]:
+                self._depth[i] += times
+        self._point_back([i for i in self.originals if not self._depth[i]])
+
+    def _copy(self, indices: tuple[int, ...], start: int) -> None:
+        if self.watch:
+            self.watch.paused = True
+        with out_of_inference():
+            end = start
+            for i in indices:
+                end += self.copies.sizes[i]
+                self._ends[i] = end
+            for block in self.copies.at(indices, start, not self._parted):
+                self._point_at(block)
+        if self.watch:
+            self.watch.paused = False
+
+    def _point_at(self, block: Block) -> None:
+        for i, copy in self.copies.write(block, self.direction, self.radius).items():
+            tensor = self.copies.targets[i].tensor
+            self.originals[i] = tensor.data
+            tensor.data = copy
+            if self.watch and copy.numel():
+                self.watch.regions.append(span(copy))
+
+    def _point_back(self, indices: Sequence[int]) -> None:
+        with out_of_inference():
+            for i in indices:
+                if i in self.originals:
+                    self.copies.targets[i].tensor.data = self.originals[i]  # before it is forgotten: an interrupt may
+                    del self.originals[i]  # come between
+                    self._ends.pop(i, None)
 
 
 def out_of_inference() -> AbstractContextManager[object]:
@@ -115,41 +176,3 @@ def out_of_inference() -> AbstractContextManager[object]:
 def in_transform() -> bool:
     """Whether the caller runs inside a transform of torch.func, such as ``grad`` or ``vmap``."""
     return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-class Scratch:
-    """Scratch memory: a stack of copies in one buffer per device, as large as the deepest nesting seen so far."""
-
-    ALIGNMENT = 64
-
-    def __init__(self) -> None:
-        self.buffers: dict[torch.device, Tensor] = {}
-        self.top = self.peak = 0
-
-    def take(self, like: Tensor) -> Tensor:
-        """Memory for a copy of a tensor, on top of the stack."""
-        start = self.top
-        self.top += -(-like.nbytes // self.ALIGNMENT) * self.ALIGNMENT
-        self.peak = max(self.peak, self.top)
-        buffer = self.buffers.get(like.device)
-        if buffer is None:
-            buffer = self.buffers[like.device] = torch.empty(0, dtype=torch.uint8, device=like.device)
-        if self.top > buffer.numel() or not _is_dense(like):
-            return torch.empty_like(like)
-        flat = buffer[start : start + like.nbytes].view(like.dtype)
-        return flat.as_strided(like.shape, like.stride(), flat.storage_offset())
-
-    def settle(self) -> None:
-        """Grow the buffers to the peak, so that the next probe allocates nothing."""
-        for device, buffer in self.buffers.items():
-            if buffer.numel() < self.peak:
-                self.buffers[device] = torch.empty(self.peak, dtype=torch.uint8, device=device)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes held between steps."""
-        return sum(buffer.numel() for buffer in self.buffers.values())
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    return tensor.is_contiguous() or torch.empty_like(tensor, device="meta").stride() == tensor.stride()

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -53,21 +54,8 @@ class Undo:
     def hook(
         self, module: nn.Module, before: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None
     ) -> None:
-        """Register hooks until this is run: one ahead of all others, one that is called after an error too.
-
-        torch's own functions give the handle when the hook is there already, and an interrupt would lose it.
-        """
-        first = RemovableHandle(module._forward_pre_hooks)
-        last = RemovableHandle(module._forward_hooks, extra_dict=module._forward_hooks_always_called)
-        self.note(first.remove)
-        self.note(last.remove)
-        if before is not None:
-            module._forward_pre_hooks[first.id] = before
-            hooks: Any = module._forward_pre_hooks  # an OrderedDict, whatever torch declares
-            hooks.move_to_end(first.id, last=False)
-        if after is not None:
-            module._forward_hooks_always_called[last.id] = True
-            module._forward_hooks[last.id] = after
+        """Register hooks until this is run, see `Hooks`."""
+        Hooks([(module, before, after)]).put_on(self)
 
     def modes(self) -> None:
         """Put this thread's modes back to what they are here: gradients, dispatch modes."""
@@ -76,6 +64,43 @@ class Undo:
     def dual_levels(self) -> None:
         """Leave the level of forward differentiation that is entered from here on."""
         self.note(partial(_dual_levels, forward_ad._current_level))
+
+
+class Hooks:
+    """Hooks of modules that are put on and taken off again: one ahead of all others, one called after an error too.
+
+    torch's own functions give the handle when the hook is there already, and an interrupt would lose it.
+
+    Args:
+        hooks: Modules, each with what is called before its forward and what after, or None.
+    """
+
+    def __init__(self, hooks: Iterable[tuple[nn.Module, Callable[..., Any] | None, Callable[..., Any] | None]]) -> None:
+        self._hooks = [(module, _new_id(), before, _new_id(), after) for module, before, after in hooks]
+
+    def put_on(self, undo: Undo) -> None:
+        """Until it is undone, they are called."""
+        undo.note(self.take_off)
+        for module, first, before, last, after in self._hooks:
+            if before is not None:
+                hooks: Any = module._forward_pre_hooks  # an OrderedDict, whatever torch declares
+                hooks[first] = before
+                if len(hooks) > 1:
+                    hooks.move_to_end(first, last=False)
+            if after is not None:
+                module._forward_hooks_always_called[last] = True
+                module._forward_hooks[last] = after
+
+    def take_off(self) -> None:
+        """Harmless when it is called again."""
+        for module, first, _, last, _ in self._hooks:
+            module._forward_pre_hooks.pop(first, None)
+            module._forward_hooks_always_called.pop(last, None)
+            module._forward_hooks.pop(last, None)
+
+
+def _new_id() -> int:
+    return RemovableHandle(OrderedDict()).id
 
 
 def _modes(gradients: bool, depth: int, flags: dict[str, bool]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ except ModuleNotFoundError as err:
     raise extras.needed_by("HeleneTrainer", err) from err
 
 from helene.inputs.layers import layer_groups
+from helene.integrations.stepper import Stepper, UseEngine
 from helene.optimizers import MeZO
 from helene.steps.base import Base
 from helene.steps.zeroth import ZerothOrder
@@ -31,18 +32,56 @@ class HeleneTrainer(Trainer):
     Gradient accumulation needs no gradients: the micro-batches of a step are kept, and each probe goes through all of
     them. Under a zeroth-order method the model is in eval mode during a step, since dropout would make the two losses
     of a pair differ by more than the probe. Gradient clipping and loss scaling have nothing to act on.
+
+    On a GPU steps are captured by `helene.engine`, where they can be: not with a ``compute_loss`` or a
+    ``compute_loss_func`` of your own, whose Python a captured step would not run.
+
+    Args:
+        args: Of `transformers.Trainer`.
+        use_engine: "auto"; True has the engine, with your own loss too, or an error; False never has it.
+        engine_options: Keyword arguments of `helene.engine.Engine`.
+        kwargs: Of `transformers.Trainer`.
     """
 
     optimizer: Any
     _parts: Sequence[Any] = ()  # micro-batches of the step to come
-    _hook: Any = None  # gives the optimizer its closure
+    _stepper: Stepper | None = None
+
+    def __init__(
+        self,
+        *args: Any,
+        use_engine: UseEngine = "auto",
+        engine_options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._use_engine, self._engine_options = use_engine, engine_options
+        super().__init__(*args, **kwargs)
+
+    @property
+    def step_mode(self) -> str:
+        """How steps are made: "engine" or "plain" (``optimizer.step``); empty before the first."""
+        return "" if self._stepper is None else self._stepper.mode
+
+    @property
+    def step_reason(self) -> str:
+        """Why the engine does not make them, in one line; empty where it does."""
+        return "" if self._stepper is None else self._stepper.reason
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in `transformers.Trainer`; what an interrupted run has kept for its next step is not this run's."""
         self._parts = ()
-        if self._hook is not None:
-            self._hook.remove()
-        return super().train(*args, **kwargs)
+        if self._stepper is not None:
+            self._stepper.discard()
+            self._stepper = None
+        filtered = self.args.logging_nan_inf_filter
+        self.args.logging_nan_inf_filter = False  # it looks at the zeros of `training_step`, and waits for the GPU
+        try:
+            result = super().train(*args, **kwargs)
+            self._flush()
+            return result
+        finally:
+            self.args.logging_nan_inf_filter = filtered
+            self._flush(quiet=True)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Build the method over the model's layers, unless an optimizer was given.
@@ -64,7 +103,7 @@ class HeleneTrainer(Trainer):
     def training_step(
         self, model: nn.Module, inputs: dict[str, Tensor | Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Keep the micro-batch; with the last one of a step, give the optimizer its closure.
+        """Keep the micro-batch; with the last one of a step, give the optimizer what it is to evaluate.
 
         Returns:
             Zero: the loss is known after the step, and logged then.
@@ -77,35 +116,56 @@ class HeleneTrainer(Trainer):
             raise NotImplementedError("HeleneTrainer runs on one device; helene.engine is for several")
         if self.accelerator.scaler is not None:
             raise NotImplementedError("fp16=True scales gradients; use bf16=True or a model loaded in float16")
-        parts = [*self._parts, self._prepare_inputs(inputs)]
+        parts = [*self._parts, dict(self._prepare_inputs(inputs))]
         if len(parts) < self.current_gradient_accumulation_steps:
             self._parts = parts
         else:
             self._parts = ()
-            self._give_closure(model, parts, num_items_in_batch)
+            optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # without accelerate's wrapper
+            model.train(not isinstance(optimizer, ZerothOrder))
+            if isinstance(num_items_in_batch, int):
+                num_items_in_batch = torch.tensor(num_items_in_batch, device=self.args.device)
+            self._stepper_of(model, optimizer).prepare({"parts": parts, "num_items_in_batch": num_items_in_batch})
         return torch.zeros((), device=self.args.device)
 
-    def _give_closure(self, model: nn.Module, parts: list[Any], num_items_in_batch: Tensor | int | None) -> None:
-        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # without accelerate's wrapper
-        model.train(not isinstance(optimizer, ZerothOrder))
-        scaled = self.compute_loss_func is not None or (
-            self.model_accepts_loss_kwargs and num_items_in_batch is not None
-        )
+    def _stepper_of(self, model: nn.Module, optimizer: Any) -> Stepper:
+        held = self._stepper
+        if held is None or held.model is not model or held.optimizer is not optimizer:
+            self._stepper = held = Stepper(
+                model,
+                optimizer,
+                self._loss_of_parts,
+                use_engine=self._use_engine,
+                options=self._engine_options,
+                unstable=self._own_loss(),
+            )
+        return held
 
-        def closure() -> Tensor:
-            with self.compute_loss_context_manager():
-                losses = [self.compute_loss(model, dict(part), num_items_in_batch=num_items_in_batch) for part in parts]
-            return torch.stack(losses).sum() if scaled else torch.stack(losses).mean()
+    def _own_loss(self) -> str:
+        """Why a captured step may leave out Python of the user's, in one line."""
+        own = type(self).compute_loss is not Trainer.compute_loss
+        if not own and self.compute_loss_func is None:
+            return ""
+        name = "compute_loss" if own else "compute_loss_func"
+        return f"{name} is your own, and a captured step would not run its Python; use_engine=True says that it may be"
 
-        def inject(*_: Any) -> Any:
-            self._hook.remove()
-            return (optimizer, closure), {}
-
-        self._hook = optimizer.register_step_pre_hook(inject)
+    def _loss_of_parts(self, model: nn.Module, batch: dict[str, Any]) -> Tensor:
+        """The loss of a step's micro-batches taken as one."""
+        num_items = batch["num_items_in_batch"]
+        scaled = self.compute_loss_func is not None or (self.model_accepts_loss_kwargs and num_items is not None)
+        with self.compute_loss_context_manager():
+            losses = [self.compute_loss(model, dict(part), num_items_in_batch=num_items) for part in batch["parts"]]
+        return torch.stack(losses).sum() if scaled else torch.stack(losses).mean()
 
     def _maybe_log_save_evaluate(self, tr_loss: Tensor, *args: Any, **kwargs: Any) -> Any:
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
+        if self.control.should_log or self.control.should_evaluate or self.control.should_save:
+            self._flush()
         if optimizer.last_loss is not None:
             tr_loss += optimizer.last_loss.to(tr_loss)
             optimizer.last_loss = None
         return super()._maybe_log_save_evaluate(tr_loss, *args, **kwargs)
+
+    def _flush(self, quiet: bool = False) -> None:
+        if self._stepper is not None:
+            self._stepper.flush(quiet)

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from helene.evaluation.probe import Closure
+from helene.evaluation.probe import Closure, finite
 from helene.rules import DecayLastRule
 from helene.steps.base import LearningRate
 from helene.steps.measurement import Chunk, Measured, Pairs
@@ -36,10 +36,10 @@ class BestOfThree(Pairs):
         assert isinstance(plan.probing, Probing)
         here = optimizer.loss_here(closure) if plan.probing.two_sided else loss
         move = _Move(optimizer, plan, optimizer.combination(plan, coefficients))
-        choice, least = 0.0, here.item()
+        choice, least = 0.0, finite(here)[0]
         for side in (1.0, -1.0):
             try:
-                value = optimizer.probe.loss(closure, move, -side).item()
+                value = finite(optimizer.probe.loss(closure, move, -side))[0]
             except FloatingPointError:
                 value = math.inf
             if value < least:

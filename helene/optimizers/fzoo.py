@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from helene import functional
-from helene.evaluation.probe import Closure
+from helene.evaluation.probe import Closure, finite
 from helene.inputs import numeric
 from helene.rules import SGDRule
 from helene.steps.base import LearningRate, Options
@@ -60,7 +60,7 @@ class Spread(Measurement):
         here = optimizer.loss_here(closure)
         directions = [optimizer.direction(plan, draw) for draw in range(probing.num_directions)]
         losses = [optimizer.probe.loss(closure, direction, probing.eps) for direction in directions]
-        *values, base = torch.stack([*losses, here]).double().tolist()
+        *values, base = finite(torch.stack([*losses, here]))
         optimizer.resolution.note(values, [base] * len(values), here.dtype)
         return Measured(functional.fzoo_weights(values, base), here)
 

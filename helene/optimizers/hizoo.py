@@ -12,7 +12,7 @@ from torch import Tensor
 from helene import functional
 from helene.evaluation.curvature import Estimate
 from helene.evaluation.directions import compute_dtype
-from helene.evaluation.probe import Closure
+from helene.evaluation.probe import Closure, finite
 from helene.inputs import numeric
 from helene.rules import HiZOORule
 from helene.steps.base import LearningRate, Options
@@ -68,7 +68,7 @@ class ScaledPairs(Measurement):
             for probe in optimizer.probes:
                 losses.append(probe.loss(closure, scaled, eps))
                 losses.append(probe.loss(closure, scaled, -eps))
-        *values, base = torch.stack([*losses, here]).double().tolist()
+        *values, base = finite(torch.stack([*losses, here]))
         optimizer.resolution.note(values[::2], values[1::2], here.dtype)
         pairs = list(zip(values[::2], values[1::2], strict=True))
         slopes = [functional.projected_gradient(plus, minus, eps) / q for plus, minus in pairs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +22,20 @@ from helene.steps.measurement import Chunk, Measured
 from helene.steps.plan import StepPlan
 from helene.steps.statistics import Statistics
 
-__all__ = ["Base", "Chunk", "LearningRate", "Options"]
+__all__ = ["Base", "Chunk", "Delegated", "LearningRate", "Options"]
+
+
+class Delegated:
+    """In the place of a closure: a step that is made elsewhere, such as by the engine.
+
+    Going through `Base.step` it is seen by torch's hooks and by whoever calls ``step``.
+
+    Args:
+        make: Makes it and gives the loss, or gives a closure for the step to be made here.
+    """
+
+    def __init__(self, make: Callable[[], Tensor | Closure]) -> None:
+        self.make = make
 
 
 class Base(Layered):
@@ -46,7 +60,9 @@ class Base(Layered):
 
     _stepping = False
 
-    def step(self, closure: Closure | None = None, curvature_closure: Closure | None = None) -> Tensor:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, closure: Closure | Delegated | None = None, curvature_closure: Closure | None = None
+    ) -> Tensor:
         """One update. An interrupt (Ctrl-C) at any moment leaves it made or not begun: weights, state, counter agree.
 
         While it runs, no other thread may read the parameters. With ``model`` given, one that calls the model is told
@@ -69,6 +85,11 @@ class Base(Layered):
             RuntimeError: If the optimizer is in a step already.
             FloatingPointError: If a loss or a slope is not finite; parameters and state are then unchanged.
         """
+        if isinstance(closure, Delegated):
+            made = closure.make()
+            if isinstance(made, Tensor):
+                return made
+            closure = made
         closure = checks.closure(closure)
         if self._stepping:
             raise RuntimeError("step was called within a step of the same optimizer; a closure only returns its loss")

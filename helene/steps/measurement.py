@@ -10,7 +10,7 @@ from torch import Tensor
 
 from helene import functional
 from helene.evaluation.curvature import by_chunks, mean_gradient
-from helene.evaluation.probe import Closure
+from helene.evaluation.probe import Closure, finite
 
 if TYPE_CHECKING:
     from helene.steps.base import Base
@@ -102,10 +102,12 @@ class Pairs(Measurement):
                 pairs.append(torch.stack([plus, minus]))
                 lengths.append(length / probing.num_directions)
         losses = torch.stack(pairs)
-        plus, minus = losses.double().cpu().unbind(1)
-        optimizer.resolution.note(plus.tolist(), minus.tolist(), losses.dtype)
-        slopes = functional.projected_gradient(plus, minus, eps if base is None else eps / 2.0)
-        coefficients = [c * length for c, length in zip(slopes.tolist(), lengths, strict=True)]
+        values = finite(losses)  # what the host waits for, once
+        plus, minus = values[::2], values[1::2]
+        optimizer.resolution.note(plus, minus, losses.dtype)
+        radius = eps if base is None else eps / 2.0
+        slopes = [functional.projected_gradient(a, b, radius) for a, b in zip(plus, minus, strict=True)]
+        coefficients = [c * length for c, length in zip(slopes, lengths, strict=True)]
         return coefficients, losses.mean() if base is None else base
 
 

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from helene.evaluation.blocks import Scratch
 from helene.evaluation.curvature import Source, mean_gradient
 from helene.evaluation.directions import Direction, Target, chunks, compute_dtype
-from helene.evaluation.probe import Closure, Probe
+from helene.evaluation.probe import Closure, Probe, finite
 from helene.evaluation.reads import DrawWatch, reads_none, writes_buffer
-from helene.evaluation.swap import Scratch
 from helene.rules import Rule
 from helene.steps import checks, layer_floors
 from helene.steps.base import Base, Options
@@ -84,7 +84,7 @@ class ZerothOrder(Base):
         """
         before = {name: buffer.clone() for name, buffer in self._buffers().items()}
         with checks.without_backward():
-            first, second = self.loss_here(closure).item(), self.loss_here(closure).item()
+            first, second = (finite(self.loss_here(closure))[0] for _ in range(2))
         if first != second:
             raise ValueError(
                 f"the closure gave {first!r} and then {second!r} at the same point, so L⁺ − L⁻ would mostly be noise; "

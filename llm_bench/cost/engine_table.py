@@ -96,8 +96,8 @@ def table(recorder: Recorder, rows: int, length: int, arguments: argparse.Namesp
     engine("MeZO, forwards in turns", mezo, concurrent=False)
     engine("HELENE, bf16 state", helene("bfloat16"))
     engine("HELENE, 8-bit state", helene("8bit"))
-    plain = mezo(copy.deepcopy(base))
-    contestants["MeZO, optimizer.step"] = Contestant(lambda: plain.step(lambda: language_loss(plain._model, batch)), 2)
+    eager, by_step = _without_engine(copy.deepcopy(base), mezo, batch)
+    contestants["two eager forwards"], contestants["MeZO, optimizer.step"] = eager, by_step
     rival = copy.deepcopy(base)
     targets = MeZO(rival.named_parameters(), model=rival).targets
     fused = InPlaceMeZO(targets, lambda: language_loss(rival, batch), LR, EPS)
@@ -113,8 +113,8 @@ def table(recorder: Recorder, rows: int, length: int, arguments: argparse.Namesp
         lambda: again.step(replayed), 1 if quick else 2
     )
     for tuning in ("lora", "prefix"):
-        forwards, step = _adapted(copy.deepcopy(base), tuning, batch)
-        contestants[f"{tuning}: two forwards"], contestants[f"{tuning}: MeZO"] = forwards, step
+        found = _adapted(copy.deepcopy(base), tuning, batch)
+        contestants |= {f"{tuning}: {name}": contestant for name, contestant in found.items()}
     results = time_in_turns(contestants, arguments.rounds)
     for name, result in results.items():
         modes = {"mode": engines[name].mode, "reason": engines[name].reason} if name in engines else {}
@@ -131,14 +131,41 @@ def table(recorder: Recorder, rows: int, length: int, arguments: argparse.Namesp
         ratios[tuning] = (
             results[f"{tuning}: MeZO"]["median_seconds"] / results[f"{tuning}: two forwards"]["median_seconds"]
         )
+    for of in ("", "lora: ", "prefix: "):
+        step, eager = (results[of + name]["median_seconds"] for name in ("MeZO, optimizer.step", "two eager forwards"))
+        ratios[f"{of}MeZO, optimizer.step / two eager forwards"] = step / eager
     recorder.put({"part": "ratios", "rows": rows, "length": length}, {"ratios": ratios})
 
 
-def _adapted(module: Any, tuning: str, batch: dict[str, Tensor]) -> tuple[Contestant, Contestant]:
+def _without_engine(
+    module: Any, optimizer: Callable[[nn.Module], Any], batch: dict[str, Tensor]
+) -> tuple[Contestant, Contestant]:
+    """Two forwards as a user would call them, and `optimizer.step`."""
+    made = optimizer(module)
+
+    def forwards() -> None:
+        with torch.no_grad():
+            for _ in range(2):
+                language_loss(module, batch)
+
+    return Contestant(forwards), Contestant(lambda: made.step(lambda: language_loss(module, batch)))
+
+
+def _adapted(module: Any, tuning: str, batch: dict[str, Tensor]) -> dict[str, Contestant]:
     prepare(LanguageModel(module, None, "causal", "random", "none", (), (), 2048), Tuning(tuning))  # type: ignore[arg-type]
+
+    def mezo(module: Any) -> MeZO:
+        return MeZO(trained(module), lr=1e-4, eps=1e-2, model=module)
+
     forwards = CapturedForwards(lambda: language_loss(module, batch))
-    engine = Engine(module, MeZO(trained(module), lr=1e-4, eps=1e-2, model=module), language_loss)
-    return Contestant(forwards), Contestant(lambda: engine.step(batch))
+    engine = Engine(module, mezo(module), language_loss)
+    eager, by_step = _without_engine(copy.deepcopy(module), mezo, batch)
+    return {
+        "two forwards": Contestant(forwards),
+        "MeZO": Contestant(lambda: engine.step(batch)),
+        "two eager forwards": eager,
+        "MeZO, optimizer.step": by_step,
+    }
 
 
 def memory(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:

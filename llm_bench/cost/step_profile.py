@@ -156,11 +156,10 @@ def _host_account(step: Callable[[], Any], optimizer: Any, timers: HostTimers, s
 def _timed_parts(optimizer: Any, timers: HostTimers) -> Iterator[None]:
     """While active, draws, copies and updates are timed under their names."""
     from helene import noise
-    from helene.engine import copies
-    from helene.evaluation import swap
+    from helene.evaluation.blocks import Block
 
-    places = [(noise, "normal", "noise"), (noise, "signs", "noise"), (noise, "words", "noise")]
-    places += [(swap, "write_perturbed", "copies"), (copies, "write_perturbed", "copies")]
+    places: list[tuple[Any, str, str]] = [(noise, name, "noise") for name in ("normal", "signs", "words")]
+    places += [(Block, "write", "copies")]
     kept = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in places]
     for owner, attribute, name in places:
         setattr(owner, attribute, timers.wrap(name, getattr(owner, attribute)))

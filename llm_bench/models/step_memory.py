@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_leaves
 
 from helene.engine.reasons import not_one_pair
 from helene.engine.schedule import Schedule, schedule_of, trace
+from helene.evaluation.blocks import ALIGNMENT, LEAST_BYTES
 from helene.evaluation.directions import DEVICE_CHUNK, Target, compute_dtype
 from helene.evaluation.probe import held_by
-from helene.evaluation.swap import Scratch
 from helene.kernels.methods import Fused, fused
 from helene.kernels.tiles import TILE
 from helene.rules import precision, storage
@@ -182,9 +182,9 @@ def _stack_bytes(module: nn.Module, targets: list[Target], run: Callable[[], Any
     top = peak = 0
     marks: list[int] = []
     handles = []
+    sizes = [-(-t.tensor.nbytes // ALIGNMENT) * ALIGNMENT for t in targets]
     for owner, owned in held_by(targets, module).items():
-        align = Scratch.ALIGNMENT
-        size = sum(-(-targets[i].tensor.nbytes // align) * align for i in owned)
+        size = sum(sizes[i] for i in owned)
 
         def before(*_: Any, size: int = size) -> None:
             nonlocal top, peak
@@ -203,7 +203,7 @@ def _stack_bytes(module: nn.Module, targets: list[Target], run: Callable[[], Any
     finally:
         for handle in handles:
             handle.remove()
-    return blocks(peak)
+    return blocks(max(peak, min(sum(sizes), LEAST_BYTES)))
 
 
 def _engine_peak(

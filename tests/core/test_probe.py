@@ -189,7 +189,7 @@ def test_perturbed_copy_matches_exact_arithmetic(dtype):
     """Oracle: float64; the sum is done in float32 (one product, one sum: 2^-23 of the operands), then rounded once."""
     p = nn.Parameter(torch.randn(CHUNK + 3, dtype=torch.float64).mul(0.02).to(dtype))
     out = torch.empty_like(p)
-    write_perturbed([out], [Target(p, 5, "p")], DIRECTION, 1e-3)
+    write_perturbed(out.detach(), p.detach(), 5, DIRECTION, 1e-3)
     z = DIRECTION.chunk(5, 0, p.numel(), p.device).double()
     exact = p.detach().double() + 1e-3 * z
     work = 2.0**-53 if dtype == torch.float64 else 2.0**-24

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -194,3 +195,93 @@ def test_the_optimizer_uses_the_kernels_and_agrees_with_torch(
         made.append([p.detach().clone() for p in model.parameters()])
     for a, b in zip(*made, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+class Layers(torch.nn.Module):
+    """As many launches as there are modules, if each made its own: 32 small ones between two that are larger."""
+
+    def __init__(self, large: int) -> None:
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(large, 64), torch.nn.Linear(64, large)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(32))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.head(x)
+
+
+@pytest.mark.parametrize(
+    ("large", "cls", "most"),
+    [
+        (100, MeZO, 3),  # all copies fit into what is held anyhow
+        (1 << 15, MeZO, 2 * 3 + 1),  # 8 MiB an end, 0.5 MiB of layers: an end and the layers, or three blocks
+        (1 << 15, Helene, 2 * 3 + 1),
+    ],
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_a_step_launches_by_block_and_waits_once(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, large: int, cls: Any, most: int, known: bool
+) -> None:
+    """The fifth step: no transfer is waited for but that of the two losses."""
+    from helene.kernels import launch
+
+    torch.manual_seed(0)
+    net = Layers(large).to(device)
+    ids, labels = torch.randint(0, 100, (2, 8, 16), device=device)
+    options: dict[str, Any] = {"anneal_horizon": 100, "batch_size": 8} if cls is Helene else {}
+    optimizer = cls(net.named_parameters(), 1e-4, model=net if known else None, **options)
+
+    def closure() -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(net(ids).flatten(0, 1), labels.flatten())
+
+    for _ in range(4):
+        optimizer.step(closure)
+    counted = []
+    for name in ("perturb", "update", "fill", "gather"):
+        real = getattr(launch, name)
+        monkeypatch.setattr(
+            launch, name, lambda *a, real=real, name=name, **k: (counted.append(name), real(*a, **k))[1]
+        )
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            loss = optimizer.step(closure)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    waits = [w for w in said if "synchroniz" in str(w.message)]
+    assert len(waits) == 1, [str(w.message) for w in waits]
+    assert counted.count("update") == 1
+    assert len(counted) == (3 if not known else counted.count("perturb") + 1)
+    assert len(counted) <= most
+    assert optimizer.scratch_bytes() <= (
+        sum(p.nbytes for p in net.parameters()) if not known else max(4 << 20, 64 * large * 4 + (1 << 20))
+    ) + 64 * len(optimizer.targets)
+    assert loss.is_cuda
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_loss_that_is_not_finite_moves_nothing(device: torch.device, known: bool) -> None:
+    """It is noticed where both losses are read, after the second forward."""
+    net = torch.nn.Linear(8, 8).to(device)
+    optimizer = Helene(net.named_parameters(), 1e-2, anneal_horizon=9, batch_size=4, model=net if known else None)
+    x, factor = torch.randn(4, 8, device=device), torch.ones((), device=device)
+
+    def closure() -> torch.Tensor:
+        return net(x).square().mean() * factor
+
+    for _ in range(3):
+        optimizer.step(closure)
+    kept = [p.detach().clone() for p in net.parameters()]
+    factor.fill_(torch.nan)
+    with pytest.raises(FloatingPointError, match="the loss is nan; parameters and state are unchanged"):
+        optimizer.step(closure)
+    with pytest.raises(FloatingPointError, match="the loss is nan"):
+        optimizer.check_closure(closure)
+    assert all(map(torch.equal, kept, net.parameters()))
+    assert optimizer.param_groups[0]["step"] == 3
+    factor.fill_(1.0)
+    optimizer.step(closure)
+    assert not torch.equal(kept[0], net.weight)

@@ -20,7 +20,8 @@ if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
 os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported, and for them alone
 
 from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, noise
-from helene.evaluation.directions import Direction, Target, write_perturbed
+from helene.evaluation.blocks import Copies, Scratch
+from helene.evaluation.directions import Direction, Target
 from helene.evaluation.factors import Factors
 from helene.kernels import launch, methods
 from helene.kernels.tiles import Piece, Tiles
@@ -96,10 +97,11 @@ def test_parameters_of_several_dtypes_at_once(monkeypatch: pytest.MonkeyPatch) -
     ]
     targets.append(Target(torch.nn.Parameter(torch.randn(6, 4).T), 80, ""))
     direction = Direction(*KEY)
+    copies = Copies(targets, Scratch())
     for _ in range(2):
-        copies = [torch.empty_like(t.tensor) for t in targets]
-        write_perturbed(copies, targets, direction, 1e-3)
-        for copy, target in zip(copies, targets, strict=True):
+        copies.begin(direction, 1e-3)
+        (block,) = copies.at(tuple(range(len(targets))), 0)
+        for copy, target in zip(copies.write(block, direction, 1e-3).values(), targets, strict=True):
             z = noise.normal(*KEY, target.id, 0, copy.numel()).view(copy.shape)
             unit = 2.0**-7 if copy.dtype == torch.bfloat16 else 2.0**-22
             torch.testing.assert_close(copy, (target.tensor + 1e-3 * z).to(copy.dtype), rtol=unit, atol=1e-8)

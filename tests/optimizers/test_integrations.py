@@ -182,8 +182,9 @@ def test_peft(name, tuning, language_model):
 
 @pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
 @pytest.mark.parametrize("name", ["MeZO", "Helene"])
+@pytest.mark.parametrize("engine", [False, True])
 @pytest.mark.filterwarnings("default")
-def test_lightning_follows_the_plain_loop(name):
+def test_lightning_follows_the_plain_loop(name, engine):
     lightning = importlib.import_module("lightning")
     from helene.integrations.lightning import ZerothOrderModule
 
@@ -197,11 +198,14 @@ def test_lightning_follows_the_plain_loop(name):
         return F.cross_entropy(m(batch[0]), batch[1])
 
     module = ZerothOrderModule(
-        model, loss, lambda m: getattr(helene, name)(m.named_parameters(), 0.05, model=m, **options)
-    )
+        model, loss, lambda m: getattr(helene, name)(m.named_parameters(), 0.05, model=m, **options),
+        use_engine=engine or "auto", engine_options={"capture": "repeat"} if engine else None,
+    )  # fmt: skip
     run = lightning.Trainer(max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
                             enable_model_summary=False, accelerator="cpu")  # fmt: skip
     run.fit(module, torch.utils.data.DataLoader(data, batch_size=4))
+    told = ("engine", "") if engine else ("plain", "no CUDA device holds the parameters")
+    assert (module.step_mode, module.step_reason) == told
     optimizer = getattr(helene, name)(plain.named_parameters(), 0.05, model=plain, **options)
     for _ in range(2):
         for batch in torch.utils.data.DataLoader(data, batch_size=4):

@@ -38,11 +38,11 @@ def ignoring(option: str, usual: dict[str, Any], kernels: bool = False) -> Itera
     """Inside, plans leave an option out; or, of the kernels' launches, those that make updates."""
     with ExitStack() as stack:
         if kernels:
-            from helene.kernels import launch, methods
+            from helene.kernels import control, methods
 
-            rows, step = methods.Fused.rows, launch.step
+            rows, step = methods.Fused.rows, control.step
             stack.enter_context(patch.object(methods.Fused, "rows", lambda me, p: rows(me, without(p, option, usual))))
-            stack.enter_context(patch.object(launch, "step", lambda o, p, c: step(o, without(p, option, usual), c)))
+            stack.enter_context(patch.object(control, "step", lambda o, p, c: step(o, without(p, option, usual), c)))
         else:
             planned = Base.plan
             mutant = lambda me, *args, **more: without(planned(me, *args, **more), option, usual)  # noqa: E731

@@ -88,12 +88,13 @@ def test_a_step_on_the_cpu_is_accounted_for(tmp_path: Path, capsys: pytest.Captu
 
 def test_what_was_wrapped_is_put_back() -> None:
     from helene import noise
-    from helene.evaluation import swap
+    from helene.evaluation.blocks import Block
 
-    before = noise.normal, swap.write_perturbed
+    before = noise.normal, Block.write
     with step_profile._timed_parts(type("Optimizer", (), {"apply": lambda self: None})(), HostTimers()):
         assert noise.normal is not before[0]
-    assert (noise.normal, swap.write_perturbed) == before
+        assert Block.write is not before[1]
+    assert (noise.normal, Block.write) == before
 
 
 def test_a_run_is_profiled(toy_data: Path, tmp_path: Path) -> None:

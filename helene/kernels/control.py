@@ -1,0 +1,99 @@
+"""What kernels read of a step on a device, sent in one copy that the host does not wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from helene.kernels import methods
+from helene.kernels.methods import NUM_HYPERS
+from helene.steps.plan import StepPlan
+
+SLOTS = 64  # copies that may be under way before the host waits for the oldest
+
+
+class Control:
+    """Key, radius, slope and hyper-parameters of a step, in memory of the device.
+
+    Kernels read them there in the order of a stream, so that a launch needs no word of the host's.
+
+    Args:
+        device: Where the parameters are.
+        num_groups: Rows of hyper-parameters.
+
+    Attributes:
+        key: int64: seed, step, draw.
+        eps: float64, one element.
+        values: float32: eps, c, whether an update is made (1 or 0), and whether it is left to the host (1 or 0).
+        hypers: float32, shape (groups, `NUM_HYPERS`).
+    """
+
+    def __init__(self, device: torch.device, num_groups: int = 0) -> None:
+        self._on_gpu, num_hypers = device.type == "cuda", num_groups * NUM_HYPERS
+        self._packed = torch.zeros(4 + -(-(4 + num_hypers) // 2), dtype=torch.int64, device=device)
+        floats = self._packed[4:].view(torch.float32)
+        self.key, self.eps, self.values = self._packed[:3], self._packed[3:4].view(torch.float64), floats[:4]
+        self.hypers = floats[4 : 4 + num_hypers].view(num_groups, NUM_HYPERS)
+        self._staging = torch.zeros(SLOTS, self._packed.numel(), dtype=torch.int64, pin_memory=self._on_gpu)
+        self._words = self._staging.numpy()
+        self._sent: list[Any] = [None] * SLOTS
+        self._count = 0
+
+    def send(
+        self,
+        key: tuple[int, int, int],
+        eps: float,
+        values: tuple[float, float, float] = (0.0, 0.0, 0.0),
+        hypers: Tensor | None = None,
+    ) -> None:
+        """Send a step, in the current stream's order.
+
+        Args:
+            key: Seed, step, draw.
+            eps: Radius of the probes.
+            values: What follows eps in `values`.
+            hypers: Rows of hyper-parameters, on the CPU; zeros unless given.
+        """
+        slot = self._count % SLOTS
+        self._count += 1
+        if self._sent[slot] is not None:
+            self._sent[slot].synchronize()
+        words = self._words[slot]
+        seed, step, draw = key
+        words[:3] = seed - (1 << 64) if seed >= 1 << 63 else seed, step, draw
+        words[3:4].view(np.float64)[0] = eps
+        floats = words[4:].view(np.float32)
+        floats[:] = 0.0
+        floats[:4] = eps, *values
+        if hypers is not None:
+            floats[4 : 4 + hypers.numel()] = hypers.numpy().reshape(-1)
+        self._packed.copy_(self._staging[slot], non_blocking=True)
+        if self._on_gpu:
+            self._sent[slot] = torch.cuda.Event()
+            self._sent[slot].record(torch.cuda.current_stream(self._packed.device))
+
+
+_controls: Any = WeakIdKeyDictionary()  # optimizer -> by device and number of layers
+
+
+def step(optimizer: Any, plan: StepPlan, slope: float) -> None:
+    """theta and state ← one step along slope · z, by the fused kernels."""
+    from helene.kernels import launch
+
+    method = methods.fused(plan, optimizer.targets)
+    assert isinstance(method, methods.Fused)
+    direction, hypers, sent = optimizer.direction(plan), method.rows(plan), set()
+    controls: dict[tuple[torch.device, int], Control] = _controls.setdefault(optimizer, {})
+    for tiles in methods.tables(optimizer, plan):
+        place = tiles.base.device, len(hypers)
+        control = controls.get(place)
+        if control is None:
+            control = controls[place] = Control(*place)
+        if place not in sent:
+            sent.add(place)
+            control.send((direction.seed, direction.step, direction.draw), 0.0, (slope, 1.0, 0.0), hypers)
+        launch.update(tiles, method.code, control.key, control.values, control.hypers)
