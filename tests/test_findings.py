@@ -78,13 +78,40 @@ def test_the_readmes_gigabytes_and_milliseconds():
         assert lora == gigabytes(model, "LoRA, MeZO")
         assert helene == f"{gigabytes(model, 'HELENE, 8-bit state')}, {gigabytes(model, 'HELENE, bf16 state')}"
         assert adam == gigabytes(model, "FT Adam, fp32 weights")
-    steps = {
-        r["config"]["contestant"]: f"{1e3 * r['result']['median_seconds']:.0f}"
-        for r in records(LLM / "engine-h200.jsonl")
+    for row, file in zip(rows, ("engine-h200", "engine-h200-2.7b"), strict=False):
+        steps = milliseconds(file)
+        assert row[5] == ", ".join(f"{steps[name][0]:.0f}" for name in ("MeZO", "lora: MeZO", "prefix: MeZO"))
+        assert row[6] == ", ".join(f"{steps[name][0]:.0f}" for name in ("HELENE, 8-bit state", "HELENE, bf16 state"))
+    assert all(cell == "not measured" for row in rows[2:] for cell in row[5:])
+
+
+def milliseconds(file: str) -> dict[str, list[float]]:
+    """Median and quartiles of a step of each contestant in an engine's records, at 16 x 64 tokens."""
+    return {
+        r["config"]["contestant"]: [1e3 * r["result"][f"{part}_seconds"] for part in ("median", "p25", "p75")]
+        for r in records(LLM / f"{file}.jsonl")
         if "config" in r and r["config"].get("contestant") and r["config"]["length"] == 64
     }
-    assert rows[0][5] == ", ".join(steps[name] for name in ("MeZO", "lora: MeZO", "prefix: MeZO"))
-    assert rows[0][6] == ", ".join(steps[name] for name in ("HELENE, 8-bit state", "HELENE, bf16 state"))
+
+
+def test_the_page_on_the_engine():
+    """Steps of the larger shape, and those without the engine."""
+    page = "docs/findings/engine.md"
+    steps = milliseconds("engine-h200-2.7b")
+    names = {"two captured forwards, the floor": "two forwards", "MeZO, full": "MeZO", "MeZO, LoRA": "lora: MeZO"}
+    names |= {"MeZO, prefix": "prefix: MeZO", "published MeZO step": "rival: published MeZO"}
+    _, *rows = table(page, "| ms | OPT-2.7B")
+    assert rows == [[name, f"{steps[names.get(name, name)][0]:.1f}"] for name, _ in rows]
+    _, *rows = table(page, "| ms | two eager forwards")
+    for label, *cells in rows:
+        shape, tuned = label.split(", ")
+        steps = milliseconds({"OPT-1.3B": "engine-h200-fourth", "OPT-2.7B": "engine-h200-2.7b"}[shape])
+        of = "" if tuned == "full" else f"{tuned.lower()}: "
+        eager, ours = steps[f"{of}two eager forwards"], steps[f"{of}MeZO, optimizer.step"]
+        assert cells == [
+            *("{:.1f} ({:.1f}–{:.1f})".format(*times) for times in (eager, ours)),
+            f"{ours[0] / eager[0]:.2f}",
+        ]
 
 
 FAMILIES = {  # of the page on scaling: the series of its records, without the method
