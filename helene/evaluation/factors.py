@@ -73,14 +73,16 @@ class Factors:
     def draw(self, seed: int, step: int) -> Factors:
         """Have the directions of a step: in one launch, where kernels are."""
         self.forget()
-        left, ids = list(range(len(self.targets))), [target.id for target in self.targets]
+        filled = [i for i, out in enumerate(self._drawn) if out.numel()]
+        outs, ids = [self._drawn[i] for i in filled], [self.targets[i].id for i in filled]
+        left = list(range(len(filled)))
         if not self.signs:
             for flat in self._flats.values():
                 flat.zero_()
-            left = kernels.write_perturbed(self._drawn, self._drawn, ids, Direction(seed, step), 1.0)
+            left = kernels.write_perturbed(outs, outs, ids, Direction(seed, step), 1.0)
         make = noise.signs if self.signs else noise.normal
         for i in left:
-            self._drawn[i].copy_(make(seed, step, 0, ids[i], 0, self._drawn[i].numel(), self._drawn[i].device))
+            outs[i].copy_(make(seed, step, 0, ids[i], 0, outs[i].numel(), outs[i].device))
         return self
 
     def forget(self) -> None:
