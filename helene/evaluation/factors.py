@@ -79,7 +79,8 @@ class Factors:
             self._launch(seed, step)
         make = noise.signs if self.signs else noise.normal
         for target, drawn in zip([] if fused else self.targets, self._drawn, strict=False):
-            drawn.copy_(make(seed, step, 0, target.id, 0, drawn.numel(), drawn.device))
+            if drawn.numel():
+                drawn.copy_(make(seed, step, 0, target.id, 0, drawn.numel(), drawn.device))
         return self
 
     def _launch(self, seed: int, step: int) -> None:

@@ -178,6 +178,15 @@ class GroupedMeZO(ZerothOrder):
         """Σ_g a_g z_g by chunks."""
         return self.factors(plan).combination(coefficients)
 
+    def compare_gradient(self, closure: Closure) -> list[dict[str, Any]]:
+        """See `ZerothOrder`; the gradient is that of the mean of the closure's losses."""
+
+        def mean_where_differentiated() -> Any:
+            value = closure()
+            return value.mean() if torch.is_grad_enabled() and isinstance(value, torch.Tensor) else value
+
+        return super().compare_gradient(mean_where_differentiated)
+
     def diagnostics(self) -> dict[str, Any]:
         """See `ZerothOrder`; with ``noise``, see `GradientNoise.summary`."""
         groups = self._describe(self.param_groups[0])[2].groups  # type: ignore[attr-defined]

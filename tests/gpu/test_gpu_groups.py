@@ -25,6 +25,8 @@ def batch_of(step: int, length: int = 5) -> dict[str, Any]:
 
 def loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    if hasattr(model, "config"):
+        inputs["use_cache"] = False  # a cache of keys copies from the CPU where windows slide
     return losses(model, inputs, batch["labels"]).float()
 
 
@@ -93,5 +95,7 @@ def test_bfloat16_products_in_autocast_are_captured() -> None:
     plain = GroupedMeZO(twin.named_parameters(), 1e-3, groups=3, eps=1e-2)
     for step in range(1, 5):
         theirs = plain.step(lambda step=step: cast(twin, batch_of(step)))
-        assert abs(engine.step(batch_of(step)).item() - theirs.item()) <= 1e-3
+        assert (
+            abs(engine.step(batch_of(step)).item() - theirs.item()) <= 2.0**-8 * theirs.item()
+        )  # bfloat16's half unit
     assert engine.mode == "graph", engine.reason

@@ -173,13 +173,25 @@ def test_auto_chooses_from_the_noise_and_replays():
     recorded.replay(GroupedMeZO(fresh.named_parameters(), 9.0))
     assert all(map(torch.equal, model.parameters(), fresh.parameters()))
     optimizer.noise.moments.extend([(1.0, 1e6), (1.1, 0.9e6)] * 40)
-    optimizer.param_groups[0]["step"], optimizer.trajectory = 50, None
-    optimizer.step(lambda: losses(model, batch, labels))
-    assert optimizer.param_groups[0]["groups"] == 1
+    optimizer.param_groups[0]["step"], optimizer.trajectory = 49, None
+    for groups in (3, 1):  # looked at every 50 steps
+        optimizer.step(lambda: losses(model, batch, labels))
+        assert optimizer.param_groups[0]["groups"] == groups
     stored = pickle.loads(pickle.dumps(optimizer))
     assert stored.chooses
     assert len(stored.noise.moments) == len(optimizer.noise.moments)
     assert optimizer.diagnostics()["noise"]["suggested_groups"] == 1
+
+
+def test_the_estimate_is_compared_with_the_gradient():
+    """Examples are alike, so the cosine is about M^-1/2, M ≈ d/G + 1; theory/proofs/groups.md."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(9, 70), nn.Linear(70, 1)).double(), torch.randn(1, 9).double().expand(600, 9)
+    optimizer = GroupedMeZO(model.named_parameters(), groups=600)
+    *_, row = optimizer.compare_gradient(lambda: model(x).squeeze(1) ** 2)
+    assert row["dimension"] == 771
+    assert abs(row["cosine"] - (771 / 600 + 1) ** -0.5) <= 0.1
+    assert optimizer.steps_made == 0
 
 
 class Batched(nn.Module):
