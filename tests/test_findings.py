@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from statistics import fmean
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from helene.lab.runs.records import read_jsonl
+from helene.steps.gradient_noise import gain
 from tools import learned, steps_picture
 
 ROOT = Path(__file__).parents[1]
@@ -177,6 +180,24 @@ def test_the_page_on_language_models():
     ):
         for method in ("mezo", "helene"):
             assert ", ".join(f"{value:.3f}" for value in accuracies(file, method)) in page, (file, method)
+
+
+def test_the_page_on_groups():
+    """Steps and seconds to the target of each run that it lists, the test accuracy, and the gains of theory."""
+    page = "docs/findings/groups.md"
+    files = {"grouped": ("groups-causal-sst2", "mezo-grouped-16"), "MeZO": ("small-causal-sst2", "mezo")}
+    _, *rows = table(page, "| method | seed | lr")
+    for label, seed, lr, *cells in rows:
+        name, role = label.split(", ")
+        file, method = files[name]
+        wanted = {"method": method, "role": role.replace("tuning", "tune"), "seed": int(seed), "lr": float(lr)}
+        runs = read_jsonl(LLM / "rows" / f"{file}.jsonl")
+        (target,) = [run.result["target"] for run in runs if wanted.items() <= run.config.items()]
+        steps, seconds = target["steps"], target["training_seconds"]
+        assert cells == (["never"] * 2 if math.isinf(steps) else [f"{steps:,.0f}", f"{seconds:.0f}"]), label
+    assert f"{accuracies('groups-causal-sst2', 'mezo-grouped-16')[0]:.3f}" in (ROOT / page).read_text(encoding="utf-8")
+    noise, gains = table(page, "| B = G = 16")
+    assert gains[1:] == [f"{gain(16, 16, float(nu)):.1f}" for nu in noise[1:]]
 
 
 def test_what_counts_as_learned():

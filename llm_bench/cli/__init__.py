@@ -78,7 +78,7 @@ def add_commands(subparsers: Any) -> None:
         more="Makes the runs that the store lacks, then writes the page.",
         example=f"helene llm figure ablation --preset parts {_HERE} --device cuda --engine",
     )
-    kinds = ("newton", "curves", "optimizers", "ablation", "curvature", "floor")
+    kinds = ("newton", "curves", "optimizers", "ablation", "curvature", "floor", "groups")
     figure.add_argument("which", choices=kinds, help="which comparison")
     _plan(figure, models=False)
     _page(figure)

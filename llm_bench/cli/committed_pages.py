@@ -14,7 +14,7 @@ from helene.lab.runs.store import Store
 from llm_bench.protocol.execute import experiment
 from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.presets import PRESETS
-from llm_bench.report.figures import FIGURES
+from llm_bench.report.figures import BESIDE, FIGURES
 
 RECORDS = Path(__file__).parents[1] / "records"
 
@@ -44,7 +44,7 @@ def pages_of(preset: str, records: Sequence[Record]) -> list[tuple[str, str, str
     """The pages that a preset's records make: what, which, preset.
 
     A table needs the untrained model and a trained row on one of its tasks; a figure, a test run of a method that it
-    compares beside MeZO and HELENE.
+    is about, MeZO and HELENE left out.
     """
     tested = [r.config for r in records if r.config["role"] == "test" and not r.failed]
     bare = {(c["kind"], c["task"]) for c in tested if c["method"] == "zero-shot"}
@@ -57,7 +57,8 @@ def pages_of(preset: str, records: Sequence[Record]) -> list[tuple[str, str, str
         if any((m, t) in table.rows and (k, task) in table.columns and (k, task) in bare for m, t, k, task in trained)
     ]
     methods = {c["method"] for c in tested} - {"mezo", "helene"}
-    return tables + [("figure", name, preset) for name, compared in FIGURES.items() if methods & set(compared)]
+    about = {name: set(compared) - set(BESIDE.get(name, ())) for name, compared in FIGURES.items()}
+    return tables + [("figure", name, preset) for name, compared in about.items() if methods & compared]
 
 
 def write_store(path: Path) -> None:

@@ -27,9 +27,11 @@ def answer(table: Table, which: str) -> str:
     for kind, task in dict.fromkeys((c.kind, c.task) for c in rows):
         found = {row: n for row, n in of_task(rows, kind, task).items() if row[0] not in CONTROLS}
         helene = found.get(("helene", "full"))
+        where = f"On {TASKS.get(task, task)} ({kind})"
+        if helene is None and which not in CHANGES and found:
+            said.append(_ranked(where, found))
         if helene is None or len(found) < 2:
             continue
-        where = f"On {TASKS.get(task, task)} ({kind})"
         variants = {row: n for row, n in found.items() if row[0].startswith("helene-")}
         if which in CHANGES and variants:
             said.append(_of_changes(where, CHANGES[which], variants, helene))
@@ -63,11 +65,15 @@ def _of_others(others: Mapping[Row, Numbers]) -> list[str]:
 
 def _ranked(where: str, found: Mapping[Row, Numbers]) -> str:
     (first, best), *more = sorted(found.items(), key=lambda item: -item[1].mean)
-    return f"{where} {_name(first)} reaches {', '.join([f'{best.mean:.1f} %', *_list(dict(more))])}."
+    return f"{where} {_name(first)} reaches {', '.join([_percent(best), *_list(dict(more))])}."
 
 
 def _list(rows: Mapping[Row, Numbers]) -> list[str]:
-    return [f"{_name(row)} {n.mean:.1f} %" for row, n in sorted(rows.items(), key=lambda i: -i[1].mean)]
+    return [f"{_name(row)} {_percent(n)}" for row, n in sorted(rows.items(), key=lambda i: -i[1].mean)]
+
+
+def _percent(n: Numbers) -> str:
+    return f"{n.mean:.1f} %" + (" in one run" if len(n.values) == 1 else "")
 
 
 def _name(row: Row) -> str:

@@ -38,6 +38,8 @@ FIGURES = {
     "groups": ("mezo", "mezo-grouped", "mezo-grouped-4", "mezo-grouped-16", "zo-sgd-mmt", "zo-adam", "fzoo"),
     "floor": ("mezo", "helene-floor-0.9", "helene", "helene-floor-2", "helene-floor-3"),
 }
+# Methods that a figure shows beside those that it is about.
+BESIDE = {"groups": ("zo-sgd-mmt", "zo-adam", "fzoo")}
 TITLES = {
     "curves": "Curves of MeZO and HELENE",
     "newton": "HELENE, Sophia and Newton",

@@ -64,6 +64,8 @@ def test_a_comparison_answers_its_own_question():
     rivals = changes.answer(table_of(*helene, *mezo), "optimizers")
     assert rivals == "On SST-2 (causal) MeZO reaches 82.0 %, HELENE 51.0 %."
     assert "not both been tested" in changes.answer(table_of(*mezo), "ablation")
+    grouped = changes.answer(table_of(*mezo, judged(0, 0.83, method="mezo-grouped-16")), "groups")
+    assert grouped == "On SST-2 (causal) Grouped MeZO, 16 groups reaches 83.0 % in one run, MeZO 82.0 %."
 
 
 def test_a_lead_counts_seeds_and_test_rows_and_needs_two_seeds():
@@ -228,7 +230,8 @@ def test_every_page_of_the_committed_rows_is_drawn(tmp_path, capsys):
     said = capsys.readouterr().out.splitlines()
     assert all(Path(line).is_file() for line in said)
     names = {Path(line).stem for line in said}
-    assert {"table-memory", "table-1-all", "table-2-small", "figure-ablation-parts"} <= names
+    assert {"table-memory", "table-1-all", "table-2-small", "figure-ablation-parts", "figure-groups-groups"} <= names
+    assert "figure-groups-parts" not in names  # its controls alone
     assert not {name for name in names if name.startswith("table") and name.endswith("parts")}
     drawn = {path.stem for path in (tmp_path / "llm").glob("*.html")} - {"index"}
     assert drawn == names
