@@ -13,6 +13,7 @@ import pytest
 
 from helene.lab.runs.records import read_jsonl
 from helene.steps.gradient_noise import gain
+from llm_bench.report import sensitivity
 from tools import learned, steps_picture
 
 ROOT = Path(__file__).parents[1]
@@ -180,6 +181,14 @@ def test_the_page_on_language_models():
     ):
         for method in ("mezo", "helene"):
             assert ", ".join(f"{value:.3f}" for value in accuracies(file, method)) in page, (file, method)
+
+
+def test_the_table_of_step_sizes():
+    """That of all committed rows."""
+    page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+    table_now = sensitivity.table_of(sorted((LLM / "rows").glob("*.jsonl")))
+    told = "run: helene llm sensitivity llm_bench/records/rows/*.jsonl --write docs/choosing.md"
+    assert page == sensitivity.put_between_marks(page, table_now), told
 
 
 def test_the_page_on_groups():
