@@ -185,7 +185,11 @@ def _measure(kinds: Any) -> None:
         "the engine's step beside its floor and its rivals, on one GPU",
         example="helene llm measure engine --shape opt-1.3b --out engine",
     )
-    engine.add_argument("--parts", default="micro,overlap,table,memory,zero,profile", help="separated by commas")
+    engine.add_argument(
+        "--parts",
+        default="micro,overlap,table,memory,zero,profile",
+        help="separated by commas; alone is for shapes of which table has too many copies",
+    )
     engine.add_argument("--rounds", type=int, default=11, help="that each time is the median of")
     parallel = add_command(
         kinds,

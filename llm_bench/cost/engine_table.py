@@ -71,6 +71,21 @@ class Recorder:
         print(json.dumps({**config, **result}), flush=True)
 
 
+def _mezo(model: nn.Module) -> MeZO:
+    return MeZO(model.named_parameters(), lr=LR, eps=EPS, model=model)
+
+
+def _adapter_mezo(model: Any) -> MeZO:
+    return MeZO(trained(model), lr=1e-4, eps=1e-2, model=model)
+
+
+def _helene(state_dtype: str) -> Callable[[nn.Module], Helene]:
+    return lambda m: Helene(m.named_parameters(), LR, eps=EPS, state_dtype=state_dtype, model=m, **HELENE)
+
+
+FULL = {"MeZO": _mezo, "HELENE, bf16 state": _helene("bfloat16"), "HELENE, 8-bit state": _helene("8bit")}
+
+
 def table(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
     """Seconds of a step of each contestant at one batch shape, and the ratios of the engine's table."""
     batch = random_batch(rows, length)
@@ -86,17 +101,10 @@ def table(recorder: Recorder, rows: int, length: int, arguments: argparse.Namesp
         engines[name] = Engine(model, optimizer(model), language_loss, **options)
         contestants[name] = Contestant(partial(engines[name].step, batch))
 
-    def mezo(model: nn.Module) -> MeZO:
-        return MeZO(model.named_parameters(), lr=LR, eps=EPS, model=model)
-
-    def helene(state_dtype: str) -> Callable[[nn.Module], Helene]:
-        return lambda m: Helene(m.named_parameters(), LR, eps=EPS, state_dtype=state_dtype, model=m, **HELENE)
-
-    engine("MeZO", mezo)
-    engine("MeZO, forwards in turns", mezo, concurrent=False)
-    engine("HELENE, bf16 state", helene("bfloat16"))
-    engine("HELENE, 8-bit state", helene("8bit"))
-    eager, by_step = _without_engine(copy.deepcopy(base), mezo, batch)
+    for name, optimizer in FULL.items():
+        engine(name, optimizer)
+    engine("MeZO, forwards in turns", FULL["MeZO"], concurrent=False)
+    eager, by_step = _without_engine(copy.deepcopy(base), FULL["MeZO"], batch)
     contestants["two eager forwards"], contestants["MeZO, optimizer.step"] = eager, by_step
     rival = copy.deepcopy(base)
     targets = MeZO(rival.named_parameters(), model=rival).targets
@@ -151,21 +159,44 @@ def _without_engine(
     return Contestant(forwards), Contestant(lambda: made.step(lambda: language_loss(module, batch)))
 
 
-def _adapted(module: Any, tuning: str, batch: dict[str, Tensor]) -> dict[str, Contestant]:
+def _prepare(module: Any, tuning: str) -> None:
     prepare(LanguageModel(module, None, "causal", "random", "none", (), (), 2048), Tuning(tuning))  # type: ignore[arg-type]
 
-    def mezo(module: Any) -> MeZO:
-        return MeZO(trained(module), lr=1e-4, eps=1e-2, model=module)
 
+def _adapted(module: Any, tuning: str, batch: dict[str, Tensor]) -> dict[str, Contestant]:
+    _prepare(module, tuning)
     forwards = CapturedForwards(lambda: language_loss(module, batch))
-    engine = Engine(module, mezo(module), language_loss)
-    eager, by_step = _without_engine(copy.deepcopy(module), mezo, batch)
+    engine = Engine(module, _adapter_mezo(module), language_loss)
+    eager, by_step = _without_engine(copy.deepcopy(module), _adapter_mezo, batch)
     return {
         "two forwards": Contestant(forwards),
         "MeZO": Contestant(lambda: engine.step(batch)),
         "two eager forwards": eager,
         "MeZO, optimizer.step": by_step,
     }
+
+
+def alone(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
+    """The engine's steps of `table`, each with one model alone on the card, in turns with two forwards of that model.
+
+    For shapes of which a card does not hold the copies that all contestants of `table` need.
+    """
+    batch = random_batch(rows, length)
+    tuned = {"lora: MeZO": _adapter_mezo, "prefix: MeZO": _adapter_mezo}
+    for name, optimizer in (FULL | tuned).items():
+        model = build(arguments.shape)
+        if name in tuned:
+            _prepare(model, name.partition(":")[0])
+        engine = Engine(model, optimizer(model), language_loss)
+        floor = CapturedForwards(partial(language_loss, model, batch))
+        pair = {"two forwards": Contestant(floor), name: Contestant(partial(engine.step, batch))}
+        results = time_in_turns(pair, arguments.rounds)
+        ratio = results[name]["median_seconds"] / results["two forwards"]["median_seconds"]
+        told = {"mode": engine.mode, "reason": engine.reason, "over two forwards": ratio}
+        config = {"part": "alone", "rows": rows, "length": length, "contestant": name}
+        recorder.put(config, {**results[name], **told})
+        del model, engine, floor, pair
+        clean()
 
 
 def memory(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
@@ -266,4 +297,4 @@ def clean() -> None:
     torch._C._cuda_clearCublasWorkspaces()
 
 
-PARTS = {"table": table, "memory": memory, "zero": zero, "profile": profiles}
+PARTS = {"table": table, "alone": alone, "memory": memory, "zero": zero, "profile": profiles}

@@ -1,0 +1,42 @@
+"""The engine's rows one model at a time, on a CPU: timing and capture are stood in for."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from functools import partial
+
+import pytest
+
+from llm_bench.cost import engine_table
+from llm_bench.models import shapes
+
+
+class Kept:
+    """In the place of a recorder."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict] = {}
+
+    def put(self, config: dict, result: dict) -> None:
+        self.rows[config["contestant"]] = result
+
+
+def in_turns(contestants: dict, rounds: int) -> dict[str, dict[str, float]]:
+    """Each makes two steps; the second of both is told to take 1.5 times as long."""
+    for contestant in contestants.values():
+        contestant.step(), contestant.step()
+    return {name: {"median_seconds": rounds * (1.0 + 0.5 * i)} for i, name in enumerate(contestants)}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_each_engine_row_stands_beside_two_forwards_of_its_own_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_table, "build", partial(shapes.build, device="cpu"))
+    monkeypatch.setattr(engine_table, "random_batch", partial(shapes.random_batch, device="cpu"))
+    monkeypatch.setattr(engine_table, "CapturedForwards", lambda closure: closure)
+    monkeypatch.setattr(engine_table, "time_in_turns", in_turns)
+    monkeypatch.setattr(engine_table, "clean", lambda: None)
+    kept = Kept()
+    engine_table.alone(kept, 2, 8, Namespace(shape="opt-tiny", rounds=3))  # type: ignore[arg-type]
+    assert list(kept.rows) == [*engine_table.FULL, "lora: MeZO", "prefix: MeZO"]
+    assert {row["over two forwards"] for row in kept.rows.values()} == {1.5}
+    assert {row["median_seconds"] for row in kept.rows.values()} == {4.5}
