@@ -7,6 +7,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # for llm_families
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that reached for the network would only fail elsewhere
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a fork hangs where OpenMP has had threads
 
 
 def pytest_collection_modifyitems(items):
