@@ -31,7 +31,7 @@ class GroupProbe:
         model: The module that reads them, if it is known: its buffers are looked at, and it may not be compiled.
 
     Attributes:
-        reads_none: Whether the evaluation that was checked read no parameter by an operation of torch.
+        reads_none: Whether the last evaluation read no parameter by an operation of torch; an error with the model.
         recorded: Gives the losses of both sides in the place of the closure, see `helene.engine.groups`.
     """
 
@@ -121,6 +121,9 @@ class GroupProbe:
         changed = [t.name for t, old in zip(self.targets, written, strict=True) if t.tensor._version != old]
         if changed:
             raise ValueError(f"the closure changes parameters {', '.join(changed[:4])}; it must only return losses")
+        self.reads_none = not mode.read and any(target.tensor.numel() for target in self.targets)
+        if self.reads_none and self._model is not None:
+            raise ValueError(reads_none([target.name for target in self.targets]))
         if watch is not None:
             self._check_reads(mode.read, watch)
         return losses
@@ -133,9 +136,6 @@ class GroupProbe:
                 f"parameters {listed} are read out of sight, through another tensor that shares their memory or by an "
                 f"operation of its own, so that they would stay unperturbed; {WAY_OUT}"
             )
-        self.reads_none = not read and any(target.tensor.numel() for target in self.targets)
-        if self.reads_none and self._model is not None:
-            raise ValueError(reads_none(names))
         idle = [names[i] for i in range(len(names)) if i not in read and self.targets[i].tensor.numel()]
         if idle and not self.reads_none:
             warnings.warn(

@@ -1,4 +1,4 @@
-"""`GroupedMeZO` where examples are not apart, or only while batches are of one kind; what it keeps; how it is called."""
+"""`GroupedMeZO` where examples are not apart, or only in some batches; what it keeps; ways to read a parameter."""
 
 from __future__ import annotations
 
@@ -244,7 +244,9 @@ def test_reads_that_are_refused_by_name(read: Any, text: str) -> None:
 def test_a_number_that_is_asked_for_is_refused_by_name() -> None:
     model = nn.Linear(4, 1)
     with pytest.raises(ValueError, match="bias is read by torch's __float__"):
-        GroupedMeZO(model.named_parameters(), LR, groups=2).step(lambda: model(torch.ones(4, 4))[:, 0] * float(model.bias))
+        GroupedMeZO(model.named_parameters(), LR, groups=2).step(
+            lambda: model(torch.ones(4, 4))[:, 0] * float(model.bias)
+        )
 
 
 def test_parameters_of_another_shape_get_other_directions() -> None:
@@ -253,3 +255,16 @@ def test_parameters_of_another_shape_get_other_directions() -> None:
     optimizer.step(lambda: model(x).square().sum(dim=1))
     model.weight.data, model.bias.data = torch.randn(5, 4).double(), torch.randn(5).double()
     assert_moves_as(optimizer, 2, 4, lambda: model(x).square().sum(dim=1))
+
+
+def test_a_later_loss_that_reads_no_parameter_is_refused() -> None:
+    """With momentum the weights would go on moving; the third step is none that looks at reads."""
+    model, frozen = linear(), linear().requires_grad_(False)
+    optimizer = GroupedMeZO(model.named_parameters(), LR, groups=4, momentum=0.9, model=model)
+    x = torch.randn(ROWS, 4).double()
+    for _ in range(2):
+        optimizer.step(lambda: model(x).square().sum(dim=1))
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(ValueError, match="the loss reads none of the 2 trained parameters"):
+        optimizer.step(lambda: frozen(x).square().sum(dim=1))
+    assert all(map(torch.equal, before, model.parameters()))
