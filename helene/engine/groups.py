@@ -81,15 +81,18 @@ class GroupEngine:
         """Nothing is under way between steps."""
 
     def _step(self, batch: Any) -> Tensor:
-        optimizer, layout = self.optimizer, batches.Layout(batch)
+        optimizer: Any = self.optimizer
+        layout = batches.Layout(batch)
         plan = optimizer.plan()
         if self._watches[0].changed() or self._watches[1].changed(plan):
             self._forget(plan)
         factors, probing = optimizer.factors(plan), plan.probing
         key = layout.key, id(factors), getattr(probing, "eps", 0.0)
-        shape = self._shapes.get(key)
+        shape, probe = self._shapes.get(key), optimizer.probe
         if shape is None or self._refused or shape.refused:
             self.mode, self.reason = "plain", self._refused or (shape.refused if shape else "a shape's first step")
+            if shape is None:
+                probe.look_again()
             loss = optimizer.step(lambda: self.loss(self.model, batch))
             self._keep(key)
             return loss
@@ -108,7 +111,6 @@ class GroupEngine:
             recorded.replay()
             return losses
 
-        probe: Any = optimizer.probe
         probe.recorded = replayed
         try:
             return optimizer.step(lambda: self.loss(self.model, batch))

@@ -115,13 +115,14 @@ class Factors:
                 self._made[key] = Factor(*(side.unflatten(1, (self.rank, -1)) for side in sides))
         return self._made[key]
 
-    def alternating(self) -> Factors:
-        """These with every second group's direction reversed, in memory of their own."""
+    def reversed_where(self, bit: int) -> Factors:
+        """These with the directions reversed of groups whose number has that bit, in memory of their own."""
+        chosen = [g for g in range(self.groups) if g >> bit & 1]
         turned = Factors(self.targets, groups=self.groups, rank=self.rank, signs=self.signs)
         for index in range(len(self.targets)):
             mine, theirs = self.of(index), turned.of(index, torch.float32)
             theirs.left.copy_(mine.left)
-            theirs.left[1::2].neg_()
+            theirs.left[chosen] = -theirs.left[chosen]
             if mine.right is not None and theirs.right is not None:
                 theirs.right.copy_(mine.right)
         turned.forget()

@@ -15,7 +15,7 @@ from helene.evaluation.directions import Target
 from helene.evaluation.factors import Factors
 from helene.evaluation.probe import Closure, is_compiled, one_number, scalar_loss
 from helene.evaluation.reads import BufferWatch, ReadWatch, reads_none
-from helene.evaluation.rowwise import WAY_OUT, RowPerturbation
+from helene.evaluation.rowwise import WAY_OUT, Read, RowPerturbation
 from helene.evaluation.undo import Undo
 
 LEAK = 1e-3  # share of the largest difference of a pair that another group's direction may move a loss by
@@ -31,7 +31,7 @@ class GroupProbe:
         model: The module that reads them, if it is known: its buffers are looked at, and it may not be compiled.
 
     Attributes:
-        reads_none: Whether the evaluation that was checked read no parameter by an operation of torch.
+        reads_none: Whether the last evaluation read no parameter by an operation of torch; an error with the model.
         recorded: Gives the losses of both sides in the place of the closure, see `helene.engine.groups`.
     """
 
@@ -40,7 +40,10 @@ class GroupProbe:
     def __init__(self, targets: Sequence[Target], model: nn.Module | None = None) -> None:
         self.targets, self._model = list(targets), model
         self.scratch = Scratch()
-        self.checked = self.reads_none = False
+        self.reads_none = False
+        self._seen: set[tuple[int, frozenset[int]]] = set()  # groups and chosen places that were found apart
+        self._chosen: frozenset[int] = frozenset()  # see `RowPerturbation.chosen`, of the last forward
+        self._shared: set[int] = set()  # see `RowPerturbation`
         for target in targets:
             if target.tensor.dim() > 2:
                 raise ValueError(
@@ -55,8 +58,9 @@ class GroupProbe:
     def pair(self, closure: Closure, factors: Factors, radius: float) -> tuple[Tensor, Tensor]:
         """The losses at theta ± radius z_g, shape (examples,) each, detached.
 
-        The first time, what reads the parameters is looked at, and (one forward more) whether the loss of an example
-        follows its own group's direction alone.
+        The first time, and where groups are others or the forward chooses another number of places, what reads the
+        parameters is looked at, and whether the loss of an example follows its own group's direction alone. That takes
+        a forward more for each bit of a group's number, so that any two groups are told apart.
 
         Raises:
             ValueError: If the closure returns no loss for each example or group, groups are not of one size, a
@@ -67,22 +71,23 @@ class GroupProbe:
             losses = self.recorded()
             _check_finite(losses)
             return losses[0], losses[1]
-        watch, buffers = None, BufferWatch(None if self.checked else self._model)
-        if not self.checked:
+        watch, buffers = None, BufferWatch(None if self._seen else self._model)
+        if not self._seen:
             watch = ReadWatch([target.tensor for target in self.targets])
         plus = self._losses(closure, factors, radius, watch)
         minus = self._losses(closure, factors, -radius)
-        if not self.checked:
-            if factors.groups > 1:
-                self._check_apart(closure, factors, radius, plus, minus)
+        seen = factors.groups, self._chosen
+        if seen not in self._seen:
+            for bit in range((factors.groups - 1).bit_length()):
+                self._check_apart(closure, factors, radius, (plus, minus), bit)
             if buffers.told:
                 warnings.warn(buffers.told, stacklevel=3)
-            self.checked = True
+            self._seen.add(seen)
         return plus, minus
 
     def look_again(self) -> None:
         """Check the next evaluation as the first one was."""
-        self.checked = False
+        self._seen.clear()
 
     def loss_here(self, closure: Closure) -> Tensor:
         """The mean of the losses at theta, a 0-dim tensor."""
@@ -97,7 +102,7 @@ class GroupProbe:
 
     def losses(self, closure: Closure, factors: Factors, radius: float, watch: ReadWatch | None = None) -> Tensor:
         """The losses at theta + radius z_g, shape (examples,), detached; whether they are finite is not looked at."""
-        mode, undo = RowPerturbation(self.targets, factors, radius, watch), Undo()
+        mode, undo = RowPerturbation(self.targets, factors, radius, watch, self._shared), Undo()
         written = [target.tensor._version for target in self.targets]
         try:
             try:
@@ -112,10 +117,13 @@ class GroupProbe:
                 undo.run()
         finally:
             undo.run()
-        losses = example_losses(value, factors.groups, mode.rows)
+        losses, self._chosen = example_losses(value, factors.groups, mode.rows), mode.chosen
         changed = [t.name for t, old in zip(self.targets, written, strict=True) if t.tensor._version != old]
         if changed:
             raise ValueError(f"the closure changes parameters {', '.join(changed[:4])}; it must only return losses")
+        self.reads_none = not mode.read and any(target.tensor.numel() for target in self.targets)
+        if self.reads_none and self._model is not None:
+            raise ValueError(reads_none([target.name for target in self.targets]))
         if watch is not None:
             self._check_reads(mode.read, watch)
         return losses
@@ -128,9 +136,6 @@ class GroupProbe:
                 f"parameters {listed} are read out of sight, through another tensor that shares their memory or by an "
                 f"operation of its own, so that they would stay unperturbed; {WAY_OUT}"
             )
-        self.reads_none = not read and any(target.tensor.numel() for target in self.targets)
-        if self.reads_none and self._model is not None:
-            raise ValueError(reads_none(names))
         idle = [names[i] for i in range(len(names)) if i not in read and self.targets[i].tensor.numel()]
         if idle and not self.reads_none:
             warnings.warn(
@@ -139,11 +144,14 @@ class GroupProbe:
                 stacklevel=5,
             )
 
-    def _check_apart(self, closure: Closure, factors: Factors, radius: float, plus: Tensor, minus: Tensor) -> None:
-        """Raise ValueError unless losses stay as they were when other groups' directions are reversed."""
-        mixed = self._losses(closure, factors.alternating(), radius)
-        even = (torch.arange(plus.numel(), device=plus.device) * factors.groups // plus.numel()) % 2 == 0
-        off = (mixed - torch.where(even, plus, minus)).abs().max().item()
+    def _check_apart(
+        self, closure: Closure, factors: Factors, radius: float, sides: tuple[Tensor, Tensor], bit: int
+    ) -> None:
+        """Raise ValueError unless losses stay as they were when the groups that have a bit are reversed."""
+        plus, minus = sides
+        mixed = self._losses(closure, factors.reversed_where(bit), radius)
+        group = torch.arange(plus.numel(), device=plus.device) * factors.groups // plus.numel()
+        off = (mixed - torch.where(group >> bit & 1 == 0, plus, minus)).abs().max().item()
         rounding = 8 * torch.finfo(plus.dtype).eps * plus.abs().max().item()
         if off > LEAK * (plus - minus).abs().max().item() + rounding:
             raise ValueError(
@@ -162,6 +170,11 @@ def example_losses(value: Any, groups: int, num_rows: int | None = None) -> Tens
         if not isinstance(value, Tensor):
             return scalar_loss(value).reshape(1)
         value = one_number(value, "the closure").reshape(1)
+    if isinstance(value, Read):
+        raise ValueError(
+            "the losses are a parameter combined with a tensor of one axis, which may be rows or columns; keep an axis "
+            "of columns, shape (rows, 1), until the parameter has been read"
+        )
     if not isinstance(value, Tensor) or value.dim() != 1 or value.is_complex():
         got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise ValueError(

@@ -56,7 +56,7 @@ class Probe:
         self.targets = list(targets)
         self.scratch = scratch or Scratch()
         self._copies = Copies(self.targets, self.scratch)
-        self._checked = self.reads_none = False
+        self._checked = self._looked = self.reads_none = False
         self._watchable = True
         self._model = model
         self._set_modules({} if model is None else held_by(self.targets, model))
@@ -101,6 +101,9 @@ class Probe:
             self._use_full_copies(passed_by)
         buffers = BufferWatch(self._model)
         loss, unperturbed, read = self._watched(closure, direction, radius)
+        if self._looked and (passed_by := self._passed_by()):
+            self._use_full_copies(passed_by)
+            loss, unperturbed, read = self._watched(closure, direction, radius)
         if self._transformed:
             self._use_full_copies(sorted(self._transformed), "their module runs inside a transform of torch.func")
             loss, unperturbed, read = self._watched(closure, direction, radius)
@@ -116,10 +119,10 @@ class Probe:
         if idle:  # nobody knows how a later loss will read them
             self._use_full_copies(idle, "not read by the first loss, so freeze them if none reads them")
         unread = strangers(self.targets, self._model, read) if self._model is not None else ""
-        for told in filter(None, (unread, buffers.told)):
+        for told in filter(None, () if self._looked else (unread, buffers.told)):
             warnings.warn(told, stacklevel=3)
         self._usual = self._calls
-        self._checked = True
+        self._checked = self._looked = True
         return loss
 
     def look_again(self) -> None:

@@ -56,19 +56,31 @@ class RowPerturbation(TorchFunctionMode):
         factors: Their directions.
         radius: What z is multiplied by.
         watch: Is paused where a trained parameter is read as it is supposed to be.
+        shared: Embeddings whose places all rows have shared in a forward, their number another than that of the rows.
+            Kept from forward to forward, since the two numbers may be equal in a later one.
 
     Attributes:
         read: Trained parameters that a function was given.
         rows: Rows of the batch, known once a trained parameter is read; None before.
+        chosen: Numbers of places on one axis that are neither the rows nor all places of an operation before, so that
+            the forward may have chosen them by what the batch holds.
     """
 
     def __init__(
-        self, targets: Sequence[Target], factors: Factors, radius: float, watch: ReadWatch | None = None
+        self,
+        targets: Sequence[Target],
+        factors: Factors,
+        radius: float,
+        watch: ReadWatch | None = None,
+        shared: set[int] | None = None,
     ) -> None:
         super().__init__()
         self.targets, self.factors, self.radius, self.watch = targets, factors, radius, watch
         self.read: set[int] = set()
         self.rows: int | None = None
+        self.chosen: frozenset[int] = frozenset()
+        self._whole: set[int] = set()  # numbers of all places of operations that saw rows on an axis
+        self._shared = set() if shared is None else shared
         self._index = {id(target.tensor): i for i, target in enumerate(targets)}
         self._values: dict[int, Tensor] = {}
 
@@ -80,7 +92,7 @@ class RowPerturbation(TorchFunctionMode):
         if self.watch is not None:
             for leaf in tree_leaves((args, kwargs)):
                 if self._find(leaf) is None:
-                    self.watch.look(leaf)
+                    self.watch.look(_unwrapped(leaf))
             self.watch.paused = True
         try:
             return self._call(func, found, args, kwargs)
@@ -116,9 +128,11 @@ class RowPerturbation(TorchFunctionMode):
         plain, value = name.strip("_"), found[0]
         if (is_property and name != "data") or plain in _FACTS:
             told = func(*args, **kwargs)
-            if isinstance(told, Tensor):
-                raise self._refusal(name, value)
-            return told
+            if not isinstance(told, Tensor):
+                return told
+            if self.factors.groups == 1:
+                return func(*self._replaced(args), **self._replaced(kwargs))
+            raise self._refusal(name, value)
         if (name.endswith("_") and not name.endswith("__")) or name.startswith("__i"):
             if args and args[0] is value:
                 raise self._refusal(name, value)
@@ -126,10 +140,11 @@ class RowPerturbation(TorchFunctionMode):
         if vectors and self.factors.groups == 1:
             return func(*self._replaced(args), **self._replaced(kwargs))
         if func in _HANDLERS:
-            return _HANDLERS[func](self, *args, **kwargs)
-        if plain in _FORMS and value is args[0]:
+            handler, words = _HANDLERS[func]
+            return handler(self, *args, **{words.get(word, word): given for word, given in kwargs.items()})
+        if (plain == name or is_property) and plain in _FORMS and value is args[0]:
             return self._formed(func, value, args, kwargs)
-        if vectors and len(found) == 1 and (plain in _ELEMENTWISE or plain[1:] in _ELEMENTWISE):
+        if vectors and len(found) == 1 and (plain in _ELEMENTWISE or (plain != name and plain[1:] in _ELEMENTWISE)):
             return self._elementwise(func, name, value, args, kwargs)
         if self.factors.groups == 1:
             return func(*self._replaced(args), **self._replaced(kwargs))
@@ -170,6 +185,10 @@ class RowPerturbation(TorchFunctionMode):
                 f"{name} where the batch has {self.rows} rows, so that groups={groups} groups of them are not known "
                 f"there; keep rows first, or say where they went by helene.evaluation.rows; {WAY_OUT}"
             )
+        if lead[0] == self.rows:
+            self._whole.add(lead.numel())
+        elif lead[0] not in self._whole:
+            self.chosen |= {lead[0]}
         return None
 
     def _add(self, y: Tensor, factor: Tensor, given: Tensor, at: Tensor | None, scale: float) -> Tensor:
@@ -195,8 +214,10 @@ class RowPerturbation(TorchFunctionMode):
         y = torch.matmul(self._stranger(x, "matmul"), _bare(weight))
         return self._product(y, x, weight, None, "matmul", transposed=True)
 
-    def addmm(self, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    def addmm(self, bias: Tensor, x: Tensor, weight: Tensor, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
         """`torch.addmm`, with which transformers' Conv1D multiplies."""
+        if (beta, alpha) != (1.0, 1.0):
+            raise self._refusal("addmm", weight, " with beta or alpha")
         y = torch.mm(self._stranger(x, "addmm"), _bare(weight))
         if self._find(bias) is None:
             return self._product(y + bias, x, weight, None, "addmm", transposed=True)
@@ -223,8 +244,11 @@ class RowPerturbation(TorchFunctionMode):
         """`torch.nn.functional.embedding`; places that all rows share come out once for each row."""
         index, groups = self._find(weight), self.factors.groups
         assert index is not None
-        if groups > 1 and rows.gathered() is None and self.rows not in (None, ids.shape[0]):
-            if ids.dim() == 1 or ids.shape[0] == 1:
+        alike = ids.dim() == 1 or (ids.dim() > 1 and ids.shape[0] == 1)
+        if groups > 1 and rows.gathered() is None and self.rows is not None and alike:
+            if ids.shape[0] != self.rows:
+                self._shared.add(index)
+            if index in self._shared:
                 ids = ids.expand(self.rows, *ids.shape[-1:] if ids.dim() == 1 else ids.shape[1:])
         y = F.embedding(ids, _bare(weight), *args, **kwargs)
         left, right = self._matrix(index, weight, "embedding", y.dtype)
@@ -318,10 +342,13 @@ class RowPerturbation(TorchFunctionMode):
         others = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v is not value and v.dim() > 1]
         if not others:
             return self._formed(func, value, args, kwargs)
-        spread = self._spread(value, max(others, key=lambda v: v.dim()), name)
-        return func(*_put(args, value, spread), **_put(kwargs, value, spread))
+        other = max(others, key=lambda v: v.dim())
+        spread = self._spread(value, other, name)
+        result = func(*_put(args, value, spread), **_put(kwargs, value, spread))
+        # A number does not widen the other's dtype, as its spread over rows may.
+        return result if value.dim() else result.to(torch.result_type(value, other))
 
-    def _formed(self, func: Any, value: Tensor, args: Any, kwargs: Any) -> Tensor:
+    def _formed(self, func: Any, value: Tensor, args: Any, kwargs: Any) -> Any:
         """What a function makes of a parameter alone."""
         index = self._find(value)
         assert index is not None
@@ -334,6 +361,8 @@ class RowPerturbation(TorchFunctionMode):
             each = self._each(value, index)
             values = func(*_put(args, value, each), **_put(kwargs, value, each))
             result = values[0]
+        if not isinstance(result, Tensor):
+            return values or result  # Tensor.type's words
         made = result.as_subclass(Read)
         made.parameter, made.by_group = index, values
         return made
@@ -344,6 +373,13 @@ def _bare(value: Tensor) -> Tensor:
     return value.as_subclass(Tensor) if isinstance(value, Read) else value
 
 
+def _unwrapped(leaf: Any) -> Any:
+    """A tensor as it lies in memory, where transforms of torch.func have wrapped it."""
+    while isinstance(leaf, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(leaf):
+        leaf = torch._C._functorch.get_unwrapped(leaf)
+    return leaf
+
+
 def _put(arguments: Any, value: Tensor, instead: Tensor) -> Any:
     """Arguments with another tensor in a place."""
     if isinstance(arguments, dict):
@@ -351,14 +387,16 @@ def _put(arguments: Any, value: Tensor, instead: Tensor) -> Any:
     return [instead if v is value else v for v in arguments]
 
 
-_HANDLERS: dict[Any, Callable[..., Tensor]] = {
-    F.linear: RowPerturbation.linear,
-    F.embedding: RowPerturbation.embedding,
-    F.layer_norm: RowPerturbation.layer_norm,
-    F.rms_norm: RowPerturbation.rms_norm,
-    torch.addmm: RowPerturbation.addmm,
-    torch.mm: RowPerturbation.matmul,
-    torch.matmul: RowPerturbation.matmul,
-    Tensor.matmul: RowPerturbation.matmul,
-    Tensor.__matmul__: RowPerturbation.matmul,
+_PRODUCT = {"input": "x", "other": "weight", "mat2": "weight"}
+# By a function of torch, what takes its place, and how its arguments are called there.
+_HANDLERS: dict[Any, tuple[Callable[..., Tensor], dict[str, str]]] = {
+    F.linear: (RowPerturbation.linear, {"input": "x"}),
+    F.embedding: (RowPerturbation.embedding, {}),
+    F.layer_norm: (RowPerturbation.layer_norm, {}),
+    F.rms_norm: (RowPerturbation.rms_norm, {}),
+    torch.addmm: (RowPerturbation.addmm, {"input": "bias", "mat1": "x", "mat2": "weight"}),
+    torch.mm: (RowPerturbation.matmul, _PRODUCT),
+    torch.matmul: (RowPerturbation.matmul, _PRODUCT),
+    Tensor.matmul: (RowPerturbation.matmul, _PRODUCT),
+    Tensor.__matmul__: (RowPerturbation.matmul, _PRODUCT),
 }

@@ -45,6 +45,7 @@ def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
         "format": FORMAT,
         "param_groups": json.dumps(state["param_groups"], default=_as_json),
         "helene": json.dumps(state["helene"]),
+        "more": json.dumps({name: state[name] for name in state.keys() - {"state", "param_groups", "helene"}}),
     }
     whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
 
@@ -90,7 +91,8 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
                 if key.startswith("state/"):
                     _, index, name = key.split("/", 2)
                     state.setdefault(int(index), {})[name] = file.get_tensor(key)
-            optimizer.load_state_dict({"state": state, "param_groups": groups, "helene": identity})
+            more = json.loads(metadata.get("more", "{}"))
+            optimizer.load_state_dict({**more, "state": state, "param_groups": groups, "helene": identity})
         except ValueError as err:
             raise ValueError(f"{path}: {err}") from err
         except (KeyError, TypeError, SafetensorError) as err:

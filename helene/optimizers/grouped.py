@@ -74,6 +74,8 @@ class GroupPairs(Measurement):
     def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
         """See `Measurement`; the sample is the slope of each example, shape (groups, examples of a group)."""
         probing: Any = plan.probing
+        if plan.step & (plan.step - 1) == 0:
+            optimizer.probe.look_again()
         losses = torch.stack(optimizer.probe.pair(closure, optimizer.factors(plan), probing.eps))
         plus, minus = losses.double().cpu().view(2, probing.groups, -1)
         sides = plus.mean(dim=1), minus.mean(dim=1)
@@ -99,7 +101,7 @@ class GroupedMeZO(ZerothOrder):
     low rank too, with another division of labour: one direction for the whole batch, or members of a population.
 
     Cost of a step: 2 forwards of the batch, one draw of z (G rank (m + n) numbers for a matrix of m x n), one pass over
-    the parameters; the first makes one forward more, in which it looks whether examples are apart. No state but m.
+    the parameters. Steps 1, 2, 4, 8, ... look whether examples are apart, in ⌈log₂ G⌉ forwards more. No state but m.
     Memory for the numbers drawn, which is kept. Tied weights are one parameter with one direction. Examples are rows:
     groups are equal parts of the first axis.
 
@@ -162,7 +164,8 @@ class GroupedMeZO(ZerothOrder):
     def factors(self, plan: StepPlan) -> Factors:
         """The directions of a step, drawn once."""
         probing: Any = plan.probing
-        made_for = probing.groups, probing.rank, probing.distribution
+        places = [(target.tensor.shape, target.tensor.device) for target in self.targets]
+        made_for = probing.groups, probing.rank, probing.distribution, places
         if self._factors is None or self._made_for != made_for:
             signs = probing.distribution == "rademacher"
             self._factors = Factors(self.targets, groups=probing.groups, rank=probing.rank, signs=signs)
@@ -191,6 +194,15 @@ class GroupedMeZO(ZerothOrder):
         """See `ZerothOrder`; with ``noise``, see `GradientNoise.summary`."""
         groups = self._describe(self.param_groups[0])[2].groups  # type: ignore[attr-defined]
         return {**super().diagnostics(), "noise": self.noise.summary(groups)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Base`; with ``noise``, from which groups="auto" chooses."""
+        return {**super().state_dict(), "noise": self.noise.as_json()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """See `Base`."""
+        super().load_state_dict(state_dict)
+        self.noise = GradientNoise.from_json(state_dict.get("noise", {}))
 
     def _arrange(self, probing: Any) -> None:
         if self._arranged is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -42,6 +42,18 @@ class GradientNoise:
     def __init__(self, window: int = WINDOW) -> None:
         self.moments: deque[tuple[float, float]] = deque(maxlen=window)
         self.batch_size = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """What is kept, in plain numbers."""
+        return {"batch_size": self.batch_size, "moments": [list(moments) for moments in self.moments]}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> GradientNoise:
+        """What `as_json` gave; nothing yet without."""
+        noise = cls()
+        noise.batch_size = int(kept.get("batch_size", 0))
+        noise.moments.extend((float(a), float(b)) for a, b in kept.get("moments", ()))
+        return noise
 
     def add(self, slopes: Tensor) -> None:
         """Take in a step's slopes, shape (groups, examples of a group)."""

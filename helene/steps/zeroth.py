@@ -173,8 +173,13 @@ class ZerothOrder(Base):
         return self.probe.scratch.num_bytes
 
     def measure(self, closure: Closure, curvature_closure: Closure | None, plan: StepPlan) -> Measured:
-        """See `Base`; some steps, the first among them, look whether the loss draws random numbers."""
+        """See `Base`; some steps, the first among them, look whether the loss draws random numbers.
+
+        With a model they also look whether it now reads parameters where no copy reaches it.
+        """
         if not self._looked or plan.step & (plan.step - 1) == 0:
+            for probe in self.probes if self._model is not None else ():
+                probe.look_again()
             closure = DrawWatch(closure, [target.tensor.device for target in self.targets])
         measured = super().measure(closure, curvature_closure, plan)
         self._looked = True

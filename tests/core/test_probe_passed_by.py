@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from helene import MeZO, layer_groups
 from helene.evaluation.probe import Direction, Probe, Target
@@ -62,6 +63,43 @@ def test_a_later_loss_may_call_forward_itself(losses: list[Any]) -> None:
         mine, theirs = optimizer.step(lambda f=loss: f(model)), reference.step(lambda f=loss: f(twin))
         assert torch.equal(mine, theirs)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("extra", "text"),
+    [
+        (lambda model: model[2].weight.square().sum(), "2.weight: read outside their own module's forward"),
+        (lambda model: F.linear(X, model[0].weight).square().mean(), "0.weight: read outside their own module's"),
+    ],
+)
+def test_a_read_that_comes_later_is_found_at_a_power_of_two(extra: Any, text: str) -> None:
+    """Against full copies: the same trajectory to the bit, from the fourth step on."""
+    model, twin = _net(), _net()
+    optimizer, reference = _optimizer(model, model=model), _optimizer(twin)
+
+    def loss(net: Any, step: int) -> Tensor:
+        return _with_hooks(net) + (extra(net) if step > 3 else 0.0)
+
+    def both(step: int) -> None:
+        mine, theirs = (o.step(lambda n=n: loss(n, step)) for o, n in ((optimizer, model), (reference, twin)))
+        assert torch.equal(mine, theirs)
+
+    for step in (1, 2, 3):
+        both(step)
+    with pytest.warns(UserWarning, match=text):
+        both(4)
+    for step in (5, 6):
+        both(step)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_looking_again_forgets_no_forward_that_was_seen() -> None:
+    """The second step runs each module once with its hooks, the third too, and once more without."""
+    model, twin = _net(), _net()
+    optimizer, reference = _optimizer(model, model=model), _optimizer(twin)
+    for loss in (_twice, _with_hooks, _once_with):
+        mine, theirs = optimizer.step(lambda f=loss: f(model)), reference.step(lambda f=loss: f(twin))
+        assert torch.equal(mine, theirs)
 
 
 def test_a_loss_that_reads_no_trained_parameter_is_refused() -> None:
