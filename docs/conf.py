@@ -46,7 +46,12 @@ def as_written(lines: list[str]) -> list[str]:
 def setup(app: Any) -> None:
     """Called by Sphinx."""
 
+    def skip(app: Any, what: str, name: str, found: Any, skipped: bool, options: Any) -> bool | None:
+        """Fields of a named tuple stand under its docstring's ``Attributes``."""
+        return True if type(found).__name__ == "_tuplegetter" else None
+
     def process(app: Any, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
         lines[:] = as_written(lines)
 
     app.connect("autodoc-process-docstring", process)
+    app.connect("autodoc-skip-member", skip)

@@ -80,7 +80,7 @@ def _both(records: Sequence[Record]) -> str:
         state = {name.partition(", ")[2]: peak for name, peak in found.items() if name.startswith("HELENE, ")}
         if "MeZO" in found and state:
             helene = ", ".join(f"{peak / 1e9:.1f} GB with {name}" for name, peak in state.items())
-            mezo = f"MeZO tunes {model} in {found['MeZO'] / 1e9:.1f} GB, with batches of {batch}. "
+            mezo = f"MeZO tunes {model} in {found['MeZO'] / 1e9:.1f} GB, with batches of {_rows(batch)}. "
             return f"{mezo}HELENE takes {helene}. "
     return ""
 
@@ -103,6 +103,12 @@ def _off(record: Record) -> float | None:
     return peak / record.result["predicted_bytes"]["total"] - 1.0 if peak else None
 
 
+def _rows(batch: str) -> str:
+    """``16x64`` in words."""
+    count, length = batch.split("x")
+    return f"{count} {'row' if count == '1' else 'rows'} of {length} tokens"
+
+
 def _batch_section(batch: str, records: Sequence[Record]) -> pages.Section:
     here = [r for r in records if r.config["batch"] == batch]
     order = {name: i for i, name in enumerate(PRINTED)}
@@ -111,11 +117,9 @@ def _batch_section(batch: str, records: Sequence[Record]) -> pages.Section:
     names = list(dict.fromkeys(r.config["name"] for r in here))
     cells = {(r.config["name"], r.config["model"], r.config["device"]): r for r in here}
     rows = [[name, *(_peak_of(cells.get((name, *place))) for place in places)] for name in names]
-    count, length = batch.split("x")
     devices = ", ".join(dict.fromkeys(device for _, device in places if device != "none"))
     caption = (
-        f"GB (10⁹ bytes) at the peak of a step, {count} {'row' if count == '1' else 'rows'} of {length} tokens"
-        f"{f', on {devices}' if devices else ''}. "
+        f"GB (10⁹ bytes) at the peak of a step{f', on {devices}' if devices else ''}. "
         "A number in brackets is a prediction: the row was not measured."
     )
     heads = [model if len({d for m, d in places if m == model}) == 1 else _heading(model, d) for model, d in places]
@@ -126,7 +130,7 @@ def _batch_section(batch: str, records: Sequence[Record]) -> pages.Section:
         heading = _heading(model, device)
         title = f"{heading}: what it is made of, beside prediction and paper"
         body.append(pages.details(title, [pages.table(headers, parts)], f"{batch}-{heading}".replace(" ", "-")))
-    return pages.Section(f"Batches of {batch}", body, f"batch-{batch}")
+    return pages.Section(f"Batches of {_rows(batch)}", body, f"batch-{batch}")
 
 
 def _peak_of(record: Record | None) -> Any:
