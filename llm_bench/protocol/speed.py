@@ -24,6 +24,7 @@ _RATES = {"float32": 1.55e13, "tf32": 3.1e13, "bfloat16": 1e14}
 _CPU_RATE = 2e10
 _LAUNCHES = 2e-4  # seconds a layer of a captured step's two forwards
 _HOST = 1.3e-2  # and of a step that is not captured: the host's, whatever the forwards
+_HOST_UPDATE = 2e-3  # and of an update alone that is not, after captured forwards
 _CAPTURE = 0.7  # seconds a shape
 _RUN, _LOAD = 0.6, 4.0  # of a run and of a model, beside its steps and looks
 _SCORING = 1.3  # evaluation over its multiply-adds alone
@@ -86,9 +87,9 @@ class Speeds:
             return statistics.median(same)
         at = methods.forwards(config.method, {k: v for k, v in config.hyper.items() if k != "direction_per_layer"})
         forwards = statistics.fmean(at(step) for step in range(1, 101)) / 2
-        computed = self._line(config, x) * forwards
+        computed = self._computed(config, x, forwards)
         if _captured(config) or config.device == "cpu":
-            mine = [y / (self._line(config, z) * forwards) for method, z, y in points if method == config.method]
+            mine = [y / self._computed(config, z, forwards) for method, z, y in points if method == config.method]
             return computed * (statistics.median(mine) if mine else 1.0)
         host = [y for method, _, y in points if method == config.method] or [y for _, _, y in points]
         return max(computed, statistics.median(host) if host else _HOST * self.models[config.model].layers)
@@ -107,9 +108,16 @@ class Speeds:
         seconds += looks * body * work.dev * scored + self.step(config, work) * config.steps
         return seconds + (_CAPTURE * work.shapes if _captured(config) else 0.0)
 
+    def _computed(self, config: RunConfig, x: float, forwards: float) -> float:
+        """Seconds of a captured step, or of a CPU's: pairs of forwards, and an update that the host launches."""
+        by_host = config.device != "cpu" and methods.takes_examples(config.method)
+        update = _HOST_UPDATE * self.models[config.model].layers if by_host else 0.0
+        return self._line(config, x) * forwards + update
+
     def _line(self, config: RunConfig, x: float) -> float:
         """Seconds of two captured forwards of x multiply-adds."""
-        points = [(z, y) for _, z, y in self.points.get(_group(config, captured=True), [])]
+        measured = self.points.get(_group(config, captured=True), [])
+        points = [(z, y) for method, z, y in measured if not methods.takes_examples(method)]
         slope, launches = 2.0 / self._rate(config), _LAUNCHES * self.models[config.model].layers
         if config.device == "cpu":
             launches = 0.0

@@ -109,18 +109,19 @@ def test_demonstrations_differ_between_examples_and_not_between_calls(toy_data):
 @pytest.mark.parametrize("name", list(methods.METHODS))
 def test_every_method_can_be_built_and_makes_a_step(name, toy_data):
     from llm_bench.data.batches import collate
-    from llm_bench.evaluation.scoring import classification_loss
+    from llm_bench.evaluation.scoring import classification_loss, classification_losses
     from llm_bench.models.tuning import Tuning, prepare, trained
 
     model, task = make("opt", dtype=torch.float32, layers=1), get_task("sst2", "causal")
     prepare(model, Tuning("lora", rank=1))
-    encoded = [encode(model, task, task.make(row)) for row in read_split(toy_data, task, "train")[:4]]
+    encoded = [encode(model, task, task.make(row)) for row in read_split(toy_data, task, "train")[:16]]
     batch = collate(encoded, model.pad_id, "left", labels=True)
-    optimizer = methods.build(name, model.module, {"lr": 1e-3}, seed=1, batch_size=4, steps=10)
+    optimizer = methods.build(name, model.module, {"lr": 1e-3}, seed=1, batch_size=16, steps=10)
     before = [p.detach().clone() for _, p in trained(model.module)]
 
     def closure():
-        return classification_loss(model.module, batch)
+        told = classification_losses if methods.takes_examples(name) else classification_loss
+        return told(model.module, batch)
 
     loss = optimizer.step(closure, closure) if "own-batch" in name else optimizer.step(closure)
     assert torch.isfinite(loss)

@@ -116,9 +116,8 @@ def test_prefixes_are_all_that_is_trained_and_batches_do_not_show(family, toy_da
 @pytest.mark.parametrize("family", ["gpt2", "gemma3_text"])
 def test_generation_sees_the_prefix(family, toy_data):
     """Cached decoding against full forwards, with a prefix."""
-    from test_generation import greedy
-
     from llm_bench.evaluation.generation import generate
+    from tests.llm.evaluation.test_generation import greedy
 
     model = make(family)
     prompts = [model.tokenizer(text)["input_ids"] for text in ("the film", "Anna is in the")]
