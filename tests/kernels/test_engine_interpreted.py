@@ -7,7 +7,6 @@ kernels: normals differ by 8 · 2^-24 relative, and products are rounded before 
 from __future__ import annotations
 
 import importlib.util
-import os
 import warnings
 from typing import Any
 
@@ -16,7 +15,6 @@ import torch
 
 if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
     pytest.skip("for machines with triton and no GPU", allow_module_level=True)
-os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported, and for them alone
 
 from engine_models import batch_of, loss
 from test_engine_attacks import Holder

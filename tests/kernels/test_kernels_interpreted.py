@@ -7,7 +7,6 @@ rounding; what is exact on a GPU is exact there (tests/gpu).
 from __future__ import annotations
 
 import importlib.util
-import os
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from kernel_updates import by_kernels, by_torch, with_state
 
 if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
     pytest.skip("for machines with triton and no GPU", allow_module_level=True)
-os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are imported, and for them alone
 
 from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, noise
 from helene.evaluation.blocks import Copies, Scratch
