@@ -191,6 +191,14 @@ def test_the_table_of_step_sizes():
     assert page == sensitivity.put_between_marks(page, table_now), told
 
 
+def milliseconds_a_step(file: str, method: str) -> tuple[float, float]:
+    """The least and the most of the runs that were made whole."""
+    runs = [r for r in read_jsonl(LLM / "rows" / f"{file}.jsonl") if r.config["method"] == method]
+    whole = [r for r in runs if r.result["status"] != "diverged" and r.result.get("training_seconds")]
+    times = [1e3 * r.result["training_seconds"] / r.config["steps"] for r in whole]
+    return min(times), max(times)
+
+
 def test_the_page_on_groups():
     """Steps and seconds to the target of each run that it lists, the test accuracy, and the gains of theory."""
     page = "docs/findings/groups.md"
@@ -205,6 +213,9 @@ def test_the_page_on_groups():
         steps, seconds = target["steps"], target["training_seconds"]
         assert cells == (["never"] * 2 if math.isinf(steps) else [f"{steps:,.0f}", f"{seconds:.0f}"]), label
     assert f"{accuracies('groups-causal-sst2', 'mezo-grouped-16')[0]:.3f}" in (ROOT / page).read_text(encoding="utf-8")
+    said = "A grouped step takes {:.0f} to {:.0f} ms, MeZO's {:.0f} to {:.0f}."
+    spans = [milliseconds_a_step(*files[name]) for name in ("grouped", "MeZO")]
+    assert said.format(*spans[0], *spans[1]) in (ROOT / page).read_text(encoding="utf-8")
     noise, gains = table(page, "| B = G = 16")
     assert gains[1:] == [f"{gain(16, 16, float(nu)):.1f}" for nu in noise[1:]]
 

@@ -87,7 +87,7 @@ class GroupEngine:
         if self._watches[0].changed() or self._watches[1].changed(plan):
             self._forget(plan)
         factors, probing = optimizer.factors(plan), plan.probing
-        key = layout.key, id(factors), getattr(probing, "eps", 0.0)
+        key = layout.key, factors, probing.eps
         shape, probe = self._shapes.get(key), optimizer.probe
         if shape is None or self._refused or shape.refused:
             self.mode, self.reason = "plain", self._refused or (shape.refused if shape else "a shape's first step")
@@ -105,6 +105,7 @@ class GroupEngine:
         assert recorded is not None
         assert losses is not None
         static.fill(layout)
+        self._keep(key)
         self.mode, self.reason = "graph", ""
 
         def replayed() -> Tensor:
@@ -119,6 +120,7 @@ class GroupEngine:
 
     def _keep(self, key: Any) -> None:
         self._shapes.setdefault(key, _Shape())
+        self._shapes.move_to_end(key)
         if len(self._shapes) > self._max_shapes:
             self._shapes.popitem(last=False)
 

@@ -74,11 +74,11 @@ class Factors:
     def draw(self, seed: int, step: int) -> Factors:
         """Have the directions of a step: in one launch, where kernels are."""
         self.forget()
-        fused = not self.signs and all(map(kernels.has_kernel, self._drawn))
-        if fused:
+        if not self.signs and all(map(kernels.has_kernel, self._drawn)):
             self._launch(seed, step)
+            return self
         make = noise.signs if self.signs else noise.normal
-        for target, drawn in zip([] if fused else self.targets, self._drawn, strict=False):
+        for target, drawn in zip(self.targets, self._drawn, strict=True):
             if drawn.numel():
                 drawn.copy_(make(seed, step, 0, target.id, 0, drawn.numel(), drawn.device))
         return self

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from helene.evaluation.blocks import Scratch
 from helene.evaluation.directions import Target
 from helene.evaluation.factors import Factors
-from helene.evaluation.probe import Closure, is_compiled, one_number, scalar_loss
+from helene.evaluation.probe import Closure, finite, is_compiled, listed, one_number, scalar_loss, unwritten
 from helene.evaluation.reads import BufferWatch, ReadWatch, reads_none
 from helene.evaluation.rowwise import WAY_OUT, Read, RowPerturbation
 from helene.evaluation.undo import Undo
@@ -55,8 +55,8 @@ class GroupProbe:
                 "the model is compiled, so that no function of torch is seen to read its parameters; give the plain one"
             )
 
-    def pair(self, closure: Closure, factors: Factors, radius: float) -> tuple[Tensor, Tensor]:
-        """The losses at theta ± radius z_g, shape (examples,) each, detached.
+    def pair(self, closure: Closure, factors: Factors, radius: float) -> Tensor:
+        """The losses at theta ± radius z_g, shape (2, examples), detached; `finite` is to be asked of them.
 
         The first time, and where groups are others or the forward chooses another number of places, what reads the
         parameters is looked at, and whether the loss of an example follows its own group's direction alone. That takes
@@ -65,25 +65,23 @@ class GroupProbe:
         Raises:
             ValueError: If the closure returns no loss for each example or group, groups are not of one size, a
                 parameter is read in a way that groups have no share in, or losses depend on other groups' rows.
-            FloatingPointError: If a loss is not finite.
+            FloatingPointError: If a loss that is looked at is not finite.
         """
         if self.recorded is not None:
-            losses = self.recorded()
-            _check_finite(losses)
-            return losses[0], losses[1]
+            return self.recorded()
         watch, buffers = None, BufferWatch(None if self._seen else self._model)
         if not self._seen:
             watch = ReadWatch([target.tensor for target in self.targets])
-        plus = self._losses(closure, factors, radius, watch)
-        minus = self._losses(closure, factors, -radius)
+        sides = torch.stack([self.losses(closure, factors, radius, watch), self.losses(closure, factors, -radius)])
         seen = factors.groups, self._chosen
         if seen not in self._seen:
+            finite(sides)
             for bit in range((factors.groups - 1).bit_length()):
-                self._check_apart(closure, factors, radius, (plus, minus), bit)
+                self._check_apart(closure, factors, radius, sides, bit)
             if buffers.told:
                 warnings.warn(buffers.told, stacklevel=3)
             self._seen.add(seen)
-        return plus, minus
+        return sides
 
     def look_again(self) -> None:
         """Check the next evaluation as the first one was."""
@@ -95,32 +93,24 @@ class GroupProbe:
             value = closure()
             return scalar_loss(value.mean() if isinstance(value, Tensor) and value.dim() else value)
 
-    def _losses(self, closure: Closure, factors: Factors, radius: float, watch: ReadWatch | None = None) -> Tensor:
-        losses = self.losses(closure, factors, radius, watch)
-        _check_finite(losses)
-        return losses
-
     def losses(self, closure: Closure, factors: Factors, radius: float, watch: ReadWatch | None = None) -> Tensor:
         """The losses at theta + radius z_g, shape (examples,), detached; whether they are finite is not looked at."""
         mode, undo = RowPerturbation(self.targets, factors, radius, watch, self._shared), Undo()
-        written = [target.tensor._version for target in self.targets]
-        try:
+        with unwritten(self.targets):
             try:
-                undo.modes()
-                undo.note(partial(_leave, torch._C._len_torch_function_stack()))
-                torch.set_grad_enabled(False)
-                if watch is not None:
-                    watch.__enter__()  # undone with the modes
-                mode.__enter__()
-                value = closure()
+                try:
+                    undo.modes()
+                    undo.note(partial(_leave, torch._C._len_torch_function_stack()))
+                    torch.set_grad_enabled(False)
+                    if watch is not None:
+                        watch.__enter__()  # undone with the modes
+                    mode.__enter__()
+                    value = closure()
+                finally:
+                    undo.run()
             finally:
                 undo.run()
-        finally:
-            undo.run()
         losses, self._chosen = example_losses(value, factors.groups, mode.rows), mode.chosen
-        changed = [t.name for t, old in zip(self.targets, written, strict=True) if t.tensor._version != old]
-        if changed:
-            raise ValueError(f"the closure changes parameters {', '.join(changed[:4])}; it must only return losses")
         self.reads_none = not mode.read and any(target.tensor.numel() for target in self.targets)
         if self.reads_none and self._model is not None:
             raise ValueError(reads_none([target.name for target in self.targets]))
@@ -129,27 +119,25 @@ class GroupProbe:
         return losses
 
     def _check_reads(self, read: set[int], watch: ReadWatch) -> None:
-        names = [target.name for target in self.targets]
         if watch.seen:
-            listed = ", ".join(names[i] for i in sorted(watch.seen)[:4])
             raise ValueError(
-                f"parameters {listed} are read out of sight, through another tensor that shares their memory or by an "
-                f"operation of its own, so that they would stay unperturbed; {WAY_OUT}"
+                f"parameters {listed(self.targets, sorted(watch.seen))} are read out of sight, through another tensor "
+                "that shares their memory or by an operation of its own, so that they would stay unperturbed; "
+                f"{WAY_OUT}"
             )
-        idle = [names[i] for i in range(len(names)) if i not in read and self.targets[i].tensor.numel()]
+        idle = [i for i, target in enumerate(self.targets) if i not in read and target.tensor.numel()]
         if idle and not self.reads_none:
             warnings.warn(
-                f"{', '.join(idle[:4])}: not read by the first loss; what no loss reads only walks at random, so "
-                "freeze it",
-                stacklevel=5,
+                f"{listed(self.targets, idle)}: not read by the first loss; what no loss reads only walks at random, "
+                "so freeze it",
+                stacklevel=4,
             )
 
-    def _check_apart(
-        self, closure: Closure, factors: Factors, radius: float, sides: tuple[Tensor, Tensor], bit: int
-    ) -> None:
+    def _check_apart(self, closure: Closure, factors: Factors, radius: float, sides: Tensor, bit: int) -> None:
         """Raise ValueError unless losses stay as they were when the groups that have a bit are reversed."""
         plus, minus = sides
-        mixed = self._losses(closure, factors.reversed_where(bit), radius)
+        mixed = self.losses(closure, factors.reversed_where(bit), radius)
+        finite(mixed)
         group = torch.arange(plus.numel(), device=plus.device) * factors.groups // plus.numel()
         off = (mixed - torch.where(group >> bit & 1 == 0, plus, minus)).abs().max().item()
         rounding = 8 * torch.finfo(plus.dtype).eps * plus.abs().max().item()
@@ -193,15 +181,6 @@ def example_losses(value: Any, groups: int, num_rows: int | None = None) -> Tens
         )
     losses = value.detach()
     return losses if losses.is_floating_point() else losses.double()
-
-
-def _check_finite(losses: Tensor) -> None:
-    """Raise FloatingPointError unless all are finite; makes the host wait."""
-    if not bool(torch.isfinite(losses).all()):
-        raise FloatingPointError(
-            f"the loss of an example is {losses[~torch.isfinite(losses)][0].item()}; parameters and state are "
-            "unchanged. A smaller lr or eps or a wider dtype helps"
-        )
 
 
 def _leave(depth: int) -> None:

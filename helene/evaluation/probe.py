@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -216,13 +217,9 @@ class Probe:
         return None if held is None else held[1]
 
     def _run(self, closure: Closure) -> Tensor:
-        """The closure's loss; raises ValueError if it writes to a parameter, where that can be seen."""
-        written = [target.tensor._version for target in self.targets]
-        loss = as_loss(closure())
-        changed = [i for i, target in enumerate(self.targets) if target.tensor._version != written[i]]
-        if changed:
-            raise ValueError(f"the closure changes parameters {self._names(changed)}; it must only return the loss")
-        return loss
+        """The closure's loss; see `unwritten`."""
+        with unwritten(self.targets):
+            return as_loss(closure())
 
     def _check_held(self) -> None:
         replaced = [i for names, name, i in self._places if names.get(name) is not self.targets[i].tensor]
@@ -246,7 +243,17 @@ class Probe:
             warnings.warn(f"{names}: {reason}; copied for the whole forward ({num_bytes} bytes)", stacklevel=4)
 
     def _names(self, indices: Sequence[int]) -> str:
-        return _listed(self.targets, indices)
+        return listed(self.targets, indices)
+
+
+@contextmanager
+def unwritten(targets: Sequence[Target]) -> Iterator[None]:
+    """Around a closure: raises ValueError if it has written to a parameter, where that can be seen."""
+    before = [target.tensor._version for target in targets]
+    yield
+    changed = [i for i, target in enumerate(targets) if target.tensor._version != before[i]]
+    if changed:
+        raise ValueError(f"the closure changes parameters {listed(targets, changed)}; it must only return the loss")
 
 
 def scalar_loss(value: Any) -> Tensor:
@@ -319,12 +326,13 @@ def strangers(targets: Sequence[Target], model: nn.Module, read: set[int]) -> st
     if not unread:
         return ""
     return (
-        f"{_listed(targets, unread)}: not the model's, and not read by the first loss; what no loss reads only "
+        f"{listed(targets, unread)}: not the model's, and not read by the first loss; what no loss reads only "
         "walks at random, so leave it out, or give the model that holds it"
     )
 
 
-def _listed(targets: Sequence[Target], indices: Sequence[int]) -> str:
+def listed(targets: Sequence[Target], indices: Sequence[int]) -> str:
+    """Names of some parameters, the first four, for a message."""
     names = [targets[i].name for i in indices]
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 

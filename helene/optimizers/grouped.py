@@ -12,7 +12,7 @@ from torch import nn
 from helene import functional
 from helene.evaluation.factors import Factors
 from helene.evaluation.group_probe import GroupProbe
-from helene.evaluation.probe import Closure
+from helene.evaluation.probe import Closure, finite
 from helene.inputs import numeric
 from helene.rules import TorchSGDRule
 from helene.steps.base import LearningRate, Options
@@ -74,10 +74,8 @@ class GroupPairs(Measurement):
     def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
         """See `Measurement`; the sample is the slope of each example, shape (groups, examples of a group)."""
         probing: Any = plan.probing
-        if plan.step & (plan.step - 1) == 0:
-            optimizer.probe.look_again()
-        losses = torch.stack(optimizer.probe.pair(closure, optimizer.factors(plan), probing.eps))
-        plus, minus = losses.double().cpu().view(2, probing.groups, -1)
+        losses = optimizer.probe.pair(closure, optimizer.factors(plan), probing.eps)
+        plus, minus = torch.tensor(finite(losses), dtype=torch.float64).view(2, probing.groups, -1)
         sides = plus.mean(dim=1), minus.mean(dim=1)
         optimizer.resolution.note(*(side.tolist() for side in sides), losses.dtype)
         coefficients = functional.projected_gradient(*sides, probing.eps) / probing.groups
@@ -218,6 +216,9 @@ class GroupedMeZO(ZerothOrder):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._forget_factors()
         super().__setstate__(state)
+
+    def _look_again(self) -> None:
+        self.probe.look_again()
 
     def _forget_factors(self) -> None:
         self._factors, self._made_for, self._drawn = None, (), None

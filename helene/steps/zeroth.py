@@ -178,12 +178,16 @@ class ZerothOrder(Base):
         With a model they also look whether it now reads parameters where no copy reaches it.
         """
         if not self._looked or plan.step & (plan.step - 1) == 0:
-            for probe in self.probes if self._model is not None else ():
-                probe.look_again()
+            self._look_again()
             closure = DrawWatch(closure, [target.tensor.device for target in self.targets])
         measured = super().measure(closure, curvature_closure, plan)
         self._looked = True
         return measured
+
+    def _look_again(self) -> None:
+        """Have the probes check the next evaluation as the first one was; without a model there is no need to."""
+        for probe in self.probes if self._model is not None else ():
+            probe.look_again()
 
     def _check_measured(self, plan: StepPlan, scalars: list[float]) -> None:
         super()._check_measured(plan, scalars)

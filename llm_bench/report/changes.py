@@ -60,7 +60,7 @@ def _of_others(others: Mapping[Row, Numbers]) -> list[str]:
     if not others:
         return []
     (first, n), *more = others.items()
-    return [f"{_name(first)} reaches {', '.join([f'{n.mean:.1f} %', *_list(dict(more))])}."]
+    return [f"{_name(first)} reaches {', '.join([_percent(n), *_list(dict(more))])}."]
 
 
 def _ranked(where: str, found: Mapping[Row, Numbers]) -> str:

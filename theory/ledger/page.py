@@ -229,9 +229,9 @@ def _inline(svg: str) -> Markup:
 
 def _proof_table(proofs: book.Proofs) -> Markup:
     """The pages of ``theory/proofs`` with what their checks came to in this run."""
-    rows = []
+    rows, paths = [], book.proof_pages()
     for name, found in book.proof_counts(proofs).items():
-        title = _proof_page(book.proof_pages()[name])[0]
+        title = _proof_page(paths[name])[0]
         rows.append((Markup('<a href="#{0}.md">{1}</a>').format(name, title), _outcome(found), found["seconds"]))
     return pages.table(("page", "its checks", "seconds"), rows, caption="Statements proved in their place")
 

@@ -21,6 +21,7 @@ from llm_bench.protocol.plan import choose
 from llm_bench.report import changes, details, figures, ranked, tables, writing
 from llm_bench.report.cell_numbers import numbers
 from llm_bench.report.compare import lead
+from tools import learned
 
 BENCH = Bench(SMALL, {"causal": "gemma"}, None)
 ROWS = Path(llm_bench.__file__).parent / "records" / "rows"
@@ -235,6 +236,12 @@ def test_every_page_of_the_committed_rows_is_drawn(tmp_path, capsys):
     assert not {name for name in names if name.startswith("table") and name.endswith("parts")}
     drawn = {path.stem for path in (tmp_path / "llm").glob("*.html")} - {"index"}
     assert drawn == names
+    told = json.loads((tmp_path / "llm" / "summary.json").read_text())["answer"]
+    counts = re.search(r"HELENE beats MeZO on (\w+) of (\d+) tasks, MeZO beats HELENE on (\w+)", told)
+    readme = re.search(r"HELENE beats MeZO beyond noise on (\w+) of (\d+) .* on (\w+)\.", learned.count(learned.rows()))
+    assert counts is not None
+    assert readme is not None
+    assert counts.groups() == readme.groups(), "README counts as the pages do"
     index = (tmp_path / "index.html").read_text()
     assert "Table 2: Causal language models" in index
     assert "Linear probing" in index.partition("<section")[0]
