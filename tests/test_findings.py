@@ -89,12 +89,45 @@ def test_the_readmes_gigabytes_and_milliseconds():
     assert all(cell == "not measured" for row in rows[2:] for cell in row[5:])
 
 
-def milliseconds(file: str) -> dict[str, list[float]]:
-    """Median and quartiles of a step of each contestant in an engine's records, at 16 x 64 tokens."""
+def test_the_readmes_other_numbers():
+    """Those of the findings' bullets and of the sentence on time, each from its record."""
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    engine, step = milliseconds("engine-h200")["MeZO"][0], milliseconds("engine-h200-fourth")["MeZO, optimizer.step"][0]
+    assert f"`optimizer.step` takes {step:.0f} ms (1.3B)" in text
+    minutes = [f"{20_000 * ms / 60_000:.0f}" for ms in (engine, step)]
+    assert "20,000 steps: {} minutes by the Engine, {} without".format(*minutes) in text
+
+    series = {r["series"]: r for r in records(ROOT / "synthetic" / "records" / "full.jsonl") if "series" in r}
+    grow = [series[f"{name}-helene"]["beta"] for name in FAMILIES.values()]
+    follows = sum(interval is not None and interval[1] > 0 for interval in grow)
+    assert f"on {follows} of {len(grow)} families" in text
+    assert follows + 2 == len(grow), "two have one d"
+
+    means = [fmean(accuracies("parts-causal-sst2", name)) for name in ("helene-no-curvature", "mezo", "helene")]
+    assert "has {0:.2f} after 500 steps, as MeZO, with it {2:.2f}".format(*means) in text
+    assert f"{means[0]:.2f}" == f"{means[1]:.2f}"
+
+    held = [r for r in records(LLM / "memory-h200.jsonl") if "config" in r and r["config"]["batch"] == "16x64"]
+    peaks = {(r["config"]["model"], r["config"]["name"]): r["result"]["peak_bytes"] for r in held}
+    more: dict[str, list[float]] = {"8-bit": [], "bf16": []}
+    for bits, ratios in more.items():
+        ratios += [peaks[model, f"HELENE, {bits} state"] / peaks[model, "MeZO"] for model in SHAPES.values()]
+    assert f"{min(more['8-bit']):.1f} (8-bit state) to {max(more['bf16']):.1f} (bfloat16) times" in text
+    slower = []
+    for file in ("engine-h200", "engine-h200-2.7b"):
+        for length in (64, 256) if file == "engine-h200" else (64,):
+            ms = milliseconds(file, length)
+            slower += [ms[f"HELENE, {bits} state"][0] / ms["MeZO"][0] for bits in more]
+    assert f"{min(slower):.1f} to {max(slower):.1f} times its time" in text
+
+
+def milliseconds(file: str, length: int = 64) -> dict[str, list[float]]:
+    """Median and quartiles of a step of each contestant in an engine's records, at 16 x ``length`` tokens."""
+    wanted = {"part": "table", "length": length}
     return {
         r["config"]["contestant"]: [1e3 * r["result"][f"{part}_seconds"] for part in ("median", "p25", "p75")]
         for r in records(LLM / f"{file}.jsonl")
-        if "config" in r and r["config"].get("contestant") and r["config"]["length"] == 64
+        if "config" in r and wanted.items() <= r["config"].items()
     }
 
 
