@@ -61,6 +61,15 @@ class Factors:
         self._made: dict[tuple[int, torch.dtype], Factor] = {}
         self._launched: list[tuple[Any, Any]] = []  # tables of what is drawn, with the step that they read
 
+    def numbers(self, device: torch.device) -> Tensor:
+        """All that is drawn on a device, float32, one axis."""
+        return self._flats[device]
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Where a parameter's numbers start in `numbers`, and how many columns it has: 0 if it is no matrix."""
+        shape = self.targets[index].tensor.shape
+        return int(self._drawn[index].storage_offset()), shape[1] if len(shape) == 2 else 0
+
     @property
     def scale(self) -> float:
         """r^-1/2, by which the sum over k is multiplied."""

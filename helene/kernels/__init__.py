@@ -7,6 +7,7 @@ kernel for it; `helene.noise` asks `backend`. Nothing here imports Triton before
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,14 +52,14 @@ def can_update(optimizer: Any, plan: StepPlan) -> bool:
 
 
 class Launches:
-    """The update of a step for which `can_update` holds, along slope · z; see `helene.steps.chunkwise.Moves`.
+    """The update of a step for which `can_update` holds, see `helene.steps.chunkwise.Moves`.
 
     Parameters and state come out as by that loop, given equal z. A launch can be neither repeated nor undone, so Ctrl-C
     waits for the last of them.
     """
 
-    def __init__(self, optimizer: Any, plan: StepPlan, slope: float) -> None:
-        self._what = optimizer, plan, slope
+    def __init__(self, optimizer: Any, plan: StepPlan, coefficients: Sequence[float]) -> None:
+        self._what = optimizer, plan, coefficients
         self.begun = False
 
     def make(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,20 +25,24 @@ class Control:
     Args:
         device: Where the parameters are.
         num_groups: Rows of hyper-parameters.
+        num_weights: Directions of low rank.
 
     Attributes:
         key: int64: seed, step, draw.
         eps: float64, one element.
         values: float32: eps, c, whether an update is made (1 or 0), and whether it is left to the host (1 or 0).
         hypers: float32, shape (groups, `NUM_HYPERS`).
+        weights: float32, shape (directions,).
     """
 
-    def __init__(self, device: torch.device, num_groups: int = 0) -> None:
+    def __init__(self, device: torch.device, num_groups: int = 0, num_weights: int = 0) -> None:
         self._on_gpu, num_hypers = device.type == "cuda", num_groups * NUM_HYPERS
-        self._packed = torch.zeros(4 + -(-(4 + num_hypers) // 2), dtype=torch.int64, device=device)
+        num_floats = 4 + num_hypers + num_weights
+        self._packed = torch.zeros(4 + -(-num_floats // 2), dtype=torch.int64, device=device)
         floats = self._packed[4:].view(torch.float32)
         self.key, self.eps, self.values = self._packed[:3], self._packed[3:4].view(torch.float64), floats[:4]
         self.hypers = floats[4 : 4 + num_hypers].view(num_groups, NUM_HYPERS)
+        self.weights = floats[4 + num_hypers : num_floats]
         self._staging = torch.zeros(SLOTS, self._packed.numel(), dtype=torch.int64, pin_memory=self._on_gpu)
         self._words = self._staging.numpy()
         self._sent: list[Any] = [None] * SLOTS
@@ -49,6 +54,7 @@ class Control:
         eps: float,
         values: tuple[float, float, float] = (0.0, 0.0, 0.0),
         hypers: Tensor | None = None,
+        weights: Sequence[float] = (),
     ) -> None:
         """Send a step, in the current stream's order.
 
@@ -57,6 +63,7 @@ class Control:
             eps: Radius of the probes.
             values: What follows eps in `values`.
             hypers: Rows of hyper-parameters, on the CPU; zeros unless given.
+            weights: Of directions of low rank.
         """
         slot = self._count % SLOTS
         self._count += 1
@@ -71,29 +78,37 @@ class Control:
         floats[:4] = eps, *values
         if hypers is not None:
             floats[4 : 4 + hypers.numel()] = hypers.numpy().reshape(-1)
+        floats[4 + self.hypers.numel() :][: len(weights)] = weights
         self._packed.copy_(self._staging[slot], non_blocking=True)
         if self._on_gpu:
             self._sent[slot] = torch.cuda.Event()
             self._sent[slot].record(torch.cuda.current_stream(self._packed.device))
 
 
-_controls: Any = WeakIdKeyDictionary()  # optimizer -> by device and number of layers
+_controls: Any = WeakIdKeyDictionary()  # optimizer -> by device and numbers of layers and weights
 
 
-def step(optimizer: Any, plan: StepPlan, slope: float) -> None:
-    """theta and state ← one step along slope · z, by the fused kernels."""
+def step(optimizer: Any, plan: StepPlan, coefficients: Sequence[float]) -> None:
+    """theta and state ← one step along the sum of coefficients times directions, by the fused kernels."""
     from helene.kernels import launch
 
     method = methods.fused(plan, optimizer.targets)
     assert isinstance(method, methods.Fused)
     direction, hypers, sent = optimizer.direction(plan), method.rows(plan), set()
-    controls: dict[tuple[torch.device, int], Control] = _controls.setdefault(optimizer, {})
+    factors = methods.factors(optimizer, plan)
+    weights = () if factors is None else coefficients
+    controls: dict[tuple[torch.device, int, int], Control] = _controls.setdefault(optimizer, {})
     for tiles in methods.tables(optimizer, plan):
-        place = tiles.base.device, len(hypers)
+        place = tiles.base.device, len(hypers), len(weights)
         control = controls.get(place)
         if control is None:
             control = controls[place] = Control(*place)
         if place not in sent:
             sent.add(place)
-            control.send((direction.seed, direction.step, direction.draw), 0.0, (slope, 1.0, 0.0), hypers)
-        launch.update(tiles, method.code, control.key, control.values, control.hypers)
+            key = direction.seed, direction.step, direction.draw
+            control.send(key, 0.0, (coefficients[0], 1.0, 0.0), hypers, weights)
+        low_rank = None
+        if factors is not None:
+            numbers = factors.numbers(tiles.base.device)
+            low_rank = launch.LowRank(numbers, control.weights, factors.groups, factors.rank, factors.scale)
+        launch.update(tiles, method.code, control.key, control.values, control.hypers, low_rank)

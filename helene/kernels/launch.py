@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import torch
 import triton
@@ -24,6 +25,24 @@ _BLOCKS = TILE // 4
 def _on(tensor: Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current device, whatever the tensors are on."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+class LowRank(NamedTuple):
+    """Directions of low rank and their weights; see `helene.kernels.low_rank`.
+
+    Attributes:
+        numbers: What was drawn, float32, on the device.
+        weights: a_g, float32, on the device.
+        groups: How many directions.
+        rank: Of each.
+        scale: rank^-1/2.
+    """
+
+    numbers: Tensor
+    weights: Tensor
+    groups: int = 0
+    rank: int = 0
+    scale: float = 1.0
 
 
 def control_words(seed: int, step: int, draw: int, *rest: int) -> list[int]:
@@ -134,6 +153,7 @@ def update(
     control: Tensor,
     values: Tensor,
     hypers: Tensor,
+    low_rank: LowRank | None = None,
     *,
     rounds: int = ROUNDS,
     fast: bool = FAST,
@@ -147,6 +167,7 @@ def update(
         control: int64 on the device: seed, step, draw.
         values: float32 on the device: eps, c, and 1 (0 to leave everything as it is).
         hypers: float32 on the device, shape (groups, `methods.NUM_HYPERS`).
+        low_rank: What g is made of in the place of c z.
         rounds: Of the generator; for measurements.
         fast: The hardware's cosine; for measurements.
         num_warps: For measurements.
@@ -163,6 +184,7 @@ def update(
             control,
             values,
             hypers,
+            *(low_rank or LowRank(values, values)),
             NUM_FIELDS,
             methods.NUM_HYPERS,
             method,

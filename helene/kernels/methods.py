@@ -16,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from helene import functional
 from helene.evaluation.directions import Target
+from helene.evaluation.factors import Factors
 from helene.kernels.tiles import Piece, Tiles, tables_of
 from helene.rules import (
     AdamRule,
@@ -25,10 +26,11 @@ from helene.rules import (
     LionRule,
     SGDRule,
     SignRule,
+    TorchSGDRule,
 )
 from helene.steps.plan import StepPlan
 
-SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN = range(7)  # what the kernel computes
+SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN, TORCH_SGD = range(8)  # what the kernel computes
 NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)  # how a state is stored
 NUM_HYPERS = 12
 
@@ -41,7 +43,7 @@ class Plain(NamedTuple):
 
 
 class HeavyBall(NamedTuple):
-    """Columns for heavy ball."""
+    """Columns for heavy ball and torch's SGD, whose decay is part of g."""
 
     lr: float
     decay: float
@@ -107,8 +109,9 @@ def fused(plan: StepPlan, targets: Sequence[Target]) -> Fused | str:
     rule = plan.rules[0]
     if type(rule) not in _FUSED:
         return f"{type(rule).__name__} has no fused update"
-    if not plan.probing.is_one_gaussian or not plan.measurement.sums_directions:
-        return "a step is not along one gaussian direction of the whole model"
+    one_launch = plan.probing.is_one_gaussian or plan.probing.is_low_rank
+    if not one_launch or not plan.measurement.sums_directions:
+        return "a step is neither along one gaussian direction of the whole model nor along directions of low rank"
     if plan.source is not None and not plan.source.of_step:
         return f"the curvature source {plan.source.name!r} is evaluated apart"
     if plan.asks_floors:
@@ -123,15 +126,21 @@ def fused(plan: StepPlan, targets: Sequence[Target]) -> Fused | str:
     return _FUSED[type(rule)]
 
 
+def factors(optimizer: Any, plan: StepPlan) -> Factors | None:
+    """The step's directions of low rank, where it has such."""
+    return optimizer.factors(plan) if plan.probing.is_low_rank else None
+
+
 def pieces(optimizer: Any, plan: StepPlan) -> list[Piece]:
     """Each trained parameter with its state, which is allocated if need be."""
-    made = []
-    for target in optimizer.targets:
+    made, drawn = [], factors(optimizer, plan)
+    for index, target in enumerate(optimizer.targets):
         rule, way = plan.rules[target.layer], plan.storage[target.layer]
         held = optimizer.allocate(target, rule, way)
         state = [tensor for name in rule.kept for tensor in (held[name], held.get(f"{name}_scale", held[name]))]
         stochastic = way.rounding == "stochastic" and target.tensor.dtype != torch.float32
-        made.append(Piece(target.tensor.detach(), target.id, 0, target.layer, tuple(state), stochastic))
+        start, columns = drawn.place(index) if drawn else (0, 0)
+        made.append(Piece(target.tensor.detach(), target.id, start, target.layer, tuple(state), stochastic, columns))
     return made
 
 
@@ -139,11 +148,14 @@ _kept: Any = WeakIdKeyDictionary()  # optimizer -> addresses and tables: making 
 
 
 def tables(optimizer: Any, plan: StepPlan) -> list[Tiles]:
-    """A table for each kind of parameter and state, kept until a tensor moves or is rounded otherwise."""
+    """A table for each kind of parameter and state, kept until a tensor moves or is rounded otherwise.
+
+    Directions of low rank are part of it: others have other places.
+    """
     for target in optimizer.targets:
         optimizer.allocate(target, plan.rules[target.layer], plan.storage[target.layer])
     tensors = [t for target in optimizer.targets for t in (target.tensor, *optimizer.state[target.tensor].values())]
-    made_of = plan.storage, [tensor.data_ptr() for tensor in tensors]
+    made_of = plan.storage, [tensor.data_ptr() for tensor in tensors], factors(optimizer, plan)
     held: tuple[Any, list[Tiles]] | None = _kept.get(optimizer)
     if held is None or held[0] != made_of:  # the tables hold their tensors, so no address is used again
         held = _kept[optimizer] = made_of, tables_of(pieces(optimizer, plan))
@@ -195,6 +207,7 @@ def _lion(rule: Any, plan: StepPlan) -> Lion:
 _FUSED = {
     SGDRule: Fused(SGD, lambda rule, plan: Plain(rule.lr, rule.weight_decay)),
     HeleneRule: Fused(HELENE, _helene),
+    TorchSGDRule: Fused(TORCH_SGD, lambda rule, plan: HeavyBall(rule.lr, rule.weight_decay, rule.momentum)),
     HeavyBallRule: Fused(MOMENTUM, lambda rule, plan: HeavyBall(rule.lr, rule.lr * rule.weight_decay, rule.momentum)),
     SignRule: Fused(SIGN, lambda rule, plan: Plain(rule.lr, rule.lr * rule.weight_decay)),
     AdamRule: Fused(ADAM, _adam),

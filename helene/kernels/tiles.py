@@ -11,7 +11,7 @@ from torch import Tensor
 from helene.noise.keys import MASK
 
 TILE, STATE_TILE = 2048, 1024  # elements a program, without and with state; multiples of `helene.rules.precision.BLOCK`
-NUM_FIELDS = 12  # columns of a row: theta, out, first tile, numel, id low, id high, group, and five of state
+NUM_FIELDS = 12  # of a row: theta, out, first tile, numel, id low, id high, group, four of state, columns
 
 
 class Piece(NamedTuple):
@@ -20,10 +20,12 @@ class Piece(NamedTuple):
     Attributes:
         theta: Its tensor, contiguous.
         id: Its id in `helene.noise`.
-        out: Where its copy starts in the scratch buffer, in elements.
+        out: Where its copy starts in the scratch buffer, or its numbers in those of `helene.evaluation.factors`, in
+            elements.
         group: Row of its hyper-parameters.
         state: Its state tensors, flat.
         stochastic: Whether an update of it is rounded stochastically.
+        columns: Of a matrix that moves along directions of low rank, else 0.
     """
 
     theta: Tensor
@@ -32,6 +34,7 @@ class Piece(NamedTuple):
     group: int = 0
     state: tuple[Tensor, ...] = ()
     stochastic: bool = False
+    columns: int = 0
 
 
 class Tiles:
@@ -77,7 +80,7 @@ class Tiles:
                     *state,
                 ]
             )
-            rows[-1] += [0] * (NUM_FIELDS - len(rows[-1]))
+            rows[-1] += [0] * (NUM_FIELDS - 1 - len(rows[-1])) + [piece.columns]
             owners.append(torch.full((count,), index, dtype=torch.int32))
             first += count
         self.num_tiles = first

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from helene.kernels import methods
+from helene.kernels.low_rank import low_rank
 from helene.kernels.perturb import inside_of, key_of
 from helene.kernels.philox import normals, words
 
@@ -20,6 +21,7 @@ _FLOAT32, _BFLOAT16 = tl.constexpr(methods.FLOAT32), tl.constexpr(methods.BFLOAT
 _SIGNED, _UNSIGNED = tl.constexpr(methods.SIGNED), tl.constexpr(methods.UNSIGNED)
 _SGD, _SGD_PLAIN = tl.constexpr(methods.SGD), tl.constexpr(methods.SGD_PLAIN)  # the second without weight decay
 _HELENE, _MOMENTUM = tl.constexpr(methods.HELENE), tl.constexpr(methods.MOMENTUM)
+_TORCH_SGD = tl.constexpr(methods.TORCH_SGD)
 _SIGN, _ADAM, _LION = tl.constexpr(methods.SIGN), tl.constexpr(methods.ADAM), tl.constexpr(methods.LION)
 _ROWS = tl.constexpr(64)  # rows of four that share a scale: helene.rules.precision.BLOCK / 4
 
@@ -161,6 +163,9 @@ def _move(theta, g, m, h, hyper, METHOD: tl.constexpr):
     elif METHOD == _MOMENTUM:
         m = tl.load(hyper + 2) * m + g
         theta = (theta - decay * theta) - lr * m
+    elif METHOD == _TORCH_SGD:
+        m = tl.load(hyper + 2) * m + (g + decay * theta)
+        theta = theta - lr * m
     elif METHOD == _SIGN:
         theta = (theta - decay * theta) - lr * _sign(g)
     elif METHOD == _ADAM:
@@ -180,12 +185,16 @@ def _move(theta, g, m, h, hyper, METHOD: tl.constexpr):
 
 
 @triton.jit
-def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, hypers, WIDTH: tl.constexpr,
+def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, hypers, numbers, weights,
+           GROUPS: tl.constexpr, RANK: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr,
            HYPERS: tl.constexpr, METHOD: tl.constexpr, KIND0: tl.constexpr, KIND1: tl.constexpr,
            STOCHASTIC: tl.constexpr, ALIGNED: tl.constexpr, QUADS: tl.constexpr, TILE: tl.constexpr,
            ROUNDS: tl.constexpr, FAST: tl.constexpr, ROUNDING_DRAW: tl.constexpr,
            STATE_DRAW: tl.constexpr):  # fmt: skip
-    """Move every parameter of a table along g = c z, c in ``values[1]``; nothing moves where ``values[2]`` is 0."""
+    """Move every parameter of a table along g; nothing moves where ``values[2]`` is 0.
+
+    g = c z, c in ``values[1]``; with GROUPS, the sum that `low_rank` makes of ``numbers`` and ``weights``.
+    """
     tile = tl.program_id(0)
     row = rows + tl.load(owners + tile).to(tl.int64) * WIDTH
     source = tl.load(row)
@@ -208,7 +217,11 @@ def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, h
 
     k0, k1, step, draw = key_of(control)
     c1, c3 = tl.load(row + 4).to(tl.uint32), tl.load(row + 5).to(tl.uint32)
-    g = normals(block, c1, step, draw | c3, k0, k1, ROUNDS, FAST) * tl.load(values + 1)
+    if GROUPS:
+        first, columns, numel = tl.load(row + 1), tl.load(row + 11), tl.load(row + 3)
+        g = low_rank(numbers, weights, first, columns, numel, start, offsets, inside, GROUPS, RANK, SCALE)
+    else:
+        g = normals(block, c1, step, draw | c3, k0, k1, ROUNDS, FAST) * tl.load(values + 1)
     hyper = hypers + tl.load(row + 6) * HYPERS
     if METHOD == _HELENE and KIND1:
         if tl.load(hyper + 8) != 0.0:

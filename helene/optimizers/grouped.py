@@ -41,7 +41,7 @@ class GroupedProbing(Seeded):
 
     two_sided: ClassVar[bool] = True
     direction_per_layer: ClassVar[bool] = False
-    is_one_gaussian: ClassVar[bool] = False
+    is_low_rank: ClassVar[bool] = True
 
     eps: float = 1e-3
     groups: int = 1
@@ -66,6 +66,8 @@ class GroupPairs(Measurement):
 
     One forward of the whole batch gives all L_g⁺, another all L_g⁻; g = (1/G) Σ_g c_g z_g.
     """
+
+    sums_directions = True
 
     def forwards(self, probing: GroupedProbing, num_blocks: int) -> int:
         """See `Measurement`."""

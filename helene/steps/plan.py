@@ -33,6 +33,7 @@ class Seeded:
     """
 
     is_one_gaussian: ClassVar[Any] = False  # whether a step has one direction, normal, of the whole model
+    is_low_rank: ClassVar[bool] = False  # whether directions are `helene.evaluation.factors.Factors`
 
     seed: int = 0
 

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helene import Helene, MeZO, noise
+from helene import GroupedMeZO, Helene, MeZO, noise
 from helene.engine import Engine
+from helene.engine.groups import GroupEngine
 from helene.lab.runs.provenance import provenance
 from helene.lab.runs.store import Record, Store
 from llm_bench.cost import kernel_timing, timeline
@@ -27,7 +28,7 @@ from llm_bench.cost.rivals.in_place import InPlaceMeZO
 from llm_bench.cost.rivals.published import PublishedMeZO
 from llm_bench.cost.timing import Contestant, time_in_turns
 from llm_bench.models.loading import LanguageModel
-from llm_bench.models.shapes import build, language_loss, num_parameters, random_batch
+from llm_bench.models.shapes import build, language_loss, num_parameters, random_batch, row_losses
 from llm_bench.models.tuning import Tuning, prepare, trained
 
 EXPERIMENT = "engine"
@@ -83,6 +84,11 @@ def _helene(state_dtype: str) -> Callable[[nn.Module], Helene]:
     return lambda m: Helene(m.named_parameters(), LR, eps=EPS, state_dtype=state_dtype, model=m, **HELENE)
 
 
+def _grouped(model: nn.Module) -> GroupedMeZO:
+    return GroupedMeZO(model.named_parameters(), LR, groups=16, eps=EPS, rounding="stochastic")
+
+
+GROUPED = "GroupedMeZO, 16 groups"
 FULL = {"MeZO": _mezo, "HELENE, bf16 state": _helene("bfloat16"), "HELENE, 8-bit state": _helene("8bit")}
 
 
@@ -183,11 +189,12 @@ def alone(recorder: Recorder, rows: int, length: int, arguments: argparse.Namesp
     """
     batch = random_batch(rows, length)
     tuned = {"lora: MeZO": _adapter_mezo, "prefix: MeZO": _adapter_mezo}
-    for name, optimizer in (FULL | tuned).items():
+    for name, optimizer in (FULL | tuned | {GROUPED: _grouped}).items():
         model = build(arguments.shape)
         if name in tuned:
             _prepare(model, name.partition(":")[0])
-        engine = Engine(model, optimizer(model), language_loss)
+        made: Any = optimizer(model)
+        engine: Any = GroupEngine(model, made, row_losses) if name == GROUPED else Engine(model, made, language_loss)
         floor = CapturedForwards(partial(language_loss, model, batch))
         pair = {"two forwards": Contestant(floor), name: Contestant(partial(engine.step, batch))}
         results = time_in_turns(pair, arguments.rounds)
@@ -195,7 +202,7 @@ def alone(recorder: Recorder, rows: int, length: int, arguments: argparse.Namesp
         told = {"mode": engine.mode, "reason": engine.reason, "over two forwards": ratio}
         config = {"part": "alone", "rows": rows, "length": length, "contestant": name}
         recorder.put(config, {**results[name], **told})
-        del model, engine, floor, pair
+        del model, made, engine, floor, pair
         clean()
 
 

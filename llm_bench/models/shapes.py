@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from llm_bench.models.attention import NAME as ATTENTION
 
@@ -85,3 +86,11 @@ def random_batch(rows: int, length: int, device: str = "cuda", seed: int = 0) ->
 def language_loss(model: Any, batch: dict[str, Tensor]) -> Tensor:
     """Next-token loss over all places, as transformers computes it, without a cache."""
     return model(**batch, use_cache=False).loss
+
+
+def row_losses(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    """`language_loss` of each row, shape (rows,)."""
+    seen = {name: value for name, value in batch.items() if name != "labels"}
+    logits, labels = model(**seen, use_cache=False).logits[:, :-1].float(), batch["labels"][:, 1:]
+    each = cross_entropy(logits.transpose(1, 2), labels, reduction="none")  # 0 where labels are -100
+    return each.sum(dim=1) / (labels != -100).sum(dim=1)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_updates import by_kernels, by_torch, with_state
 
-from helene import GroupedMeZO, Trajectory
+from helene import GroupedMeZO, Trajectory, kernels
 from helene.engine.groups import GroupEngine
 from helene.evaluation.directions import Target
 from helene.evaluation.factors import Factors
@@ -80,6 +81,26 @@ def test_captured_steps_are_the_plain_ones(make: Any, dtype: torch.dtype) -> Non
     assert modes[2:] == [("graph", "")] * 8
     recorded.replay(GroupedMeZO(fresh.named_parameters(), 9.0))
     assert all(map(torch.equal, model.parameters(), fresh.parameters()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("groups", "rank", "momentum"), [(16, 1, 0.0), (3, 2, 0.9)])
+def test_an_update_is_the_generic_loops(groups: int, rank: int, momentum: float, dtype: torch.dtype) -> None:
+    """Two steps: sums of groups · rank products in another order, so some ulp of an update that 0.2 bounds."""
+    options: dict[str, Any] = {"groups": groups, "rank": rank, "momentum": momentum, "weight_decay": 0.1}
+    shapes = [(33, 100), (5,), (4096,), (2, 1028), (300, 257)]
+    made = [with_state(GroupedMeZO, shapes, dtype, "cuda", rounding="stochastic", **options) for _ in range(2)]
+    for step in range(2):
+        weights = [0.1 * (-1) ** g / (1 + g + step) for g in range(groups)]
+        assert kernels.can_update(made[1], made[1].plan())
+        by_torch(made[0], weights)
+        by_kernels(made[1], weights)
+    for a, b in zip(*(optimizer.targets for optimizer in made), strict=True):
+        apart = (a.tensor.float() - b.tensor.float()).abs()
+        assert (apart <= 2 * torch.finfo(dtype).eps * (a.tensor.float().abs() + 0.2)).all()
+        assert dtype == torch.float32 or (apart > 0).float().mean() <= 5e-3
+        for name, x in made[0].state[a.tensor].items():
+            torch.testing.assert_close(x, made[1].state[b.tensor][name], rtol=1e-5, atol=1e-6)
 
 
 def test_bfloat16_products_in_autocast_are_captured() -> None:

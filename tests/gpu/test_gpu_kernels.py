@@ -155,7 +155,7 @@ def test_updates_are_the_generic_loops(
         )
         for _ in range(2):
             assert kernels.can_update(optimizer, optimizer.plan())
-            (by_kernels if fused else by_torch)(optimizer, 0.37)
+            (by_kernels if fused else by_torch)(optimizer, [0.37])
         made.append(optimizer)
     divides = cls in (Helene, ZOAdam, ZOAdamW)
     for a, b in zip(made[0].targets, made[1].targets, strict=True):

@@ -32,18 +32,18 @@ def with_state(
     return optimizer
 
 
-def by_torch(optimizer: Any, slope: float) -> None:
-    """A step's update along slope · z by torch's own operations."""
+def by_torch(optimizer: Any, coefficients: list[float]) -> None:
+    """A step's update along the sum of coefficients times directions by torch's own operations."""
     plan = optimizer.plan()
-    gradient = plan.measurement.gradient(optimizer, plan, [slope], None)
+    gradient = plan.measurement.gradient(optimizer, plan, coefficients, None)
     estimate = plan.source and plan.source.estimate(optimizer, plan, gradient, [], None)
     with torch.no_grad():
         chunkwise.Moves(optimizer, plan, None, gradient, estimate).make()
-    optimizer.note(plan, [slope])
+    optimizer.note(plan, coefficients)
 
 
-def by_kernels(optimizer: Any, slope: float) -> None:
+def by_kernels(optimizer: Any, coefficients: list[float]) -> None:
     """The same by the fused kernel."""
     plan = optimizer.plan()
-    kernels.Launches(optimizer, plan, slope).make()
-    optimizer.note(plan, [slope])
+    kernels.Launches(optimizer, plan, coefficients).make()
+    optimizer.note(plan, coefficients)

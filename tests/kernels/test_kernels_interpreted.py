@@ -17,7 +17,7 @@ from kernel_updates import by_kernels, by_torch, with_state
 if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
     pytest.skip("for machines with triton and no GPU", allow_module_level=True)
 
-from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, noise
+from helene import GroupedMeZO, Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, noise
 from helene.evaluation.blocks import Copies, Scratch
 from helene.evaluation.directions import Direction, Target
 from helene.evaluation.factors import Factors
@@ -146,8 +146,8 @@ def test_updates_are_the_generic_loops(
     """Two steps. z may differ in its last bits, and what rounding makes of it."""
     generic, fused = (_optimizer(cls, dtype, state_dtype=state_dtype, rounding=rounding, **options) for _ in range(2))
     for _ in range(2):
-        by_torch(generic, 0.37)
-        by_kernels(fused, 0.37)
+        by_torch(generic, [0.37])
+        by_kernels(fused, [0.37])
     for a, b in zip(generic.targets, fused.targets, strict=True):
         unit = 2 * torch.finfo(dtype).eps * (a.tensor.abs() + 0.2)  # 0.2 bounds an update here
         assert ((a.tensor - b.tensor).abs() <= unit).all()
@@ -160,6 +160,35 @@ def test_updates_are_the_generic_loops(
                 assert (x != y).float().mean() <= 5e-3
             else:
                 torch.testing.assert_close(x, y, rtol=1e-2 if x.dtype == torch.bfloat16 else 1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("distribution", ["gaussian", "rademacher"])
+@pytest.mark.parametrize(("groups", "rank", "momentum"), [(4, 1, 0.0), (3, 2, 0.9)])
+@pytest.mark.parametrize(("dtype", "state_dtype", "rounding"), STORAGE)
+def test_an_update_along_directions_of_low_rank_is_the_generic_loops(
+    groups: int, rank: int, momentum: float, distribution: str, dtype: torch.dtype, state_dtype: str, rounding: str
+) -> None:
+    """Two steps, the second with others: sums of groups · rank products in another order, z off in its last bits."""
+    options = {"groups": groups, "rank": rank, "momentum": momentum, "distribution": distribution, "weight_decay": 0.1}
+    made = [_optimizer(GroupedMeZO, dtype, state_dtype=state_dtype, rounding=rounding, **options) for _ in range(2)]
+    for weights in ([0.3, -0.2, 0.11, 0.7], [-0.4, 0.1, 0.2, 0.3]):
+        before = [t.tensor.detach().clone() for t in made[0].targets]
+        by_torch(made[0], weights[:groups])
+        by_kernels(made[1], weights[:groups])
+    moved = [(t.tensor - p).abs().max() for t, p in zip(made[0].targets, before, strict=True)]
+    assert min(moved) > 1e-3  # lr is 1e-2
+    for a, b in zip(*(optimizer.targets for optimizer in made), strict=True):
+        unit = 2 * torch.finfo(dtype).eps * (a.tensor.abs() + 0.2)
+        assert ((a.tensor - b.tensor).abs() <= unit).all()
+        if dtype != torch.float32:
+            assert (a.tensor != b.tensor).float().mean() <= 5e-3
+        for name, x in made[0].state[a.tensor].items():
+            y = made[1].state[b.tensor][name]
+            if x.dtype == torch.int8:
+                assert (x.int() - y.int()).abs().max() <= 1
+                assert (x != y).float().mean() <= 5e-3
+            else:
+                torch.testing.assert_close(x, y, rtol=1e-2 if x.dtype == torch.bfloat16 else 1e-5, atol=1e-5)
 
 
 def test_nothing_moves_where_the_loss_was_not_finite() -> None:

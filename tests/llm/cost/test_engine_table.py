@@ -46,9 +46,21 @@ def test_each_engine_row_stands_beside_two_forwards_of_its_own_model(monkeypatch
     monkeypatch.setattr(engine_table, "time_in_turns", in_turns)
     monkeypatch.setattr(engine_table, "clean", lambda: None)
     monkeypatch.setattr(engine_table, "Engine", Plain)
+    monkeypatch.setattr(engine_table, "GroupEngine", Plain)
     monkeypatch.setattr(shapes, "VOCABULARY", 600)
     kept = Kept()
-    engine_table.alone(kept, 2, 8, Namespace(shape="opt-tiny", rounds=3))  # type: ignore[arg-type]
-    assert list(kept.rows) == [*engine_table.FULL, "lora: MeZO", "prefix: MeZO"]
+    engine_table.alone(kept, 16, 8, Namespace(shape="opt-tiny", rounds=3))  # type: ignore[arg-type]
+    assert list(kept.rows) == [*engine_table.FULL, "lora: MeZO", "prefix: MeZO", engine_table.GROUPED]
     assert {row["over two forwards"] for row in kept.rows.values()} == {1.5}
     assert {row["median_seconds"] for row in kept.rows.values()} == {4.5}
+
+
+def test_the_losses_of_rows_average_to_the_language_loss() -> None:
+    """Each row's own mean; where rows have equally many labels their mean is transformers' loss."""
+    torch.manual_seed(0)
+    model = shapes.build("opt-tiny", dtype=torch.float32, device="cpu")
+    batch = shapes.random_batch(4, 8, device="cpu")
+    rows = shapes.row_losses(model, batch)
+    for i, loss in enumerate(rows):
+        row = {name: value[i : i + 1] for name, value in batch.items()}
+        torch.testing.assert_close(loss, shapes.language_loss(model, row))
