@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from helene import kernels
 from helene.evaluation import rows
 from helene.evaluation.directions import Target, compute_dtype
 from helene.evaluation.factors import Factors
@@ -229,15 +230,36 @@ class RowPerturbation(TorchFunctionMode):
         """y with the terms of rank one of each row's group, and with the bias."""
         index = self._find(weight)
         if index is not None:
-            left, right = self._matrix(index, weight, function, y.dtype)
-            seen, given = (left, right) if transposed else (right, left)
+            self._check_matrix(index, weight, function)
             at, scale = self._at(x.shape[:-1], index, function), self.radius * self.factors.scale
+            if at is None and self._has_kernel(y, x):
+                return self._launch(y, x, index, bias, function, transposed)
+            left, right = self.factors.of(index, y.dtype)
+            assert right is not None
+            seen, given = (left, right) if transposed else (right, left)
             flat = x.to(y.dtype).reshape(seen.shape[0] if at is None else 1, -1, x.shape[-1])
             if at is None:
                 y = self._add(y, torch.bmm(flat, seen.transpose(1, 2)), given, None, scale)
             else:
                 projected = (flat[0] @ seen.flatten(0, 1).T).view(-1, *seen.shape[:2])
                 y = self._add(y, projected, given, at, scale)
+        return y if bias is None else y + self._spread(bias, y, function)
+
+    def _has_kernel(self, y: Tensor, x: Tensor) -> bool:
+        return self.factors.rank == 1 and y.dim() > 1 and kernels.has_kernel(y) and x.dtype != torch.float64
+
+    def _launch(self, y: Tensor, x: Tensor, index: int, bias: Tensor | None, function: str, transposed: bool) -> Tensor:
+        """`_product` by the kernel that adds both terms in one pass over y."""
+        factors, numbers = self.factors, self.factors.numbers(y.device)
+        start, _ = factors.place(index)
+        sides = start, start + self.targets[index].tensor.shape[0]
+        seen, given = sides if transposed else sides[::-1]
+        own, plain = (None if bias is None else self._index.get(id(bias))), None
+        if own is not None:
+            self.read.add(own)
+            plain, bias = self.targets[own].tensor.detach(), None
+        place = 0 if own is None else factors.place(own)[0]
+        kernels.add_product(y, x.contiguous(), numbers, self.radius, factors.groups, seen, given, plain, place)
         return y if bias is None else y + self._spread(bias, y, function)
 
     def embedding(self, ids: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -251,7 +273,9 @@ class RowPerturbation(TorchFunctionMode):
             if index in self._shared:
                 ids = ids.expand(self.rows, *ids.shape[-1:] if ids.dim() == 1 else ids.shape[1:])
         y = F.embedding(ids, _bare(weight), *args, **kwargs)
-        left, right = self._matrix(index, weight, "embedding", y.dtype)
+        self._check_matrix(index, weight, "embedding")
+        left, right = self.factors.of(index, y.dtype)
+        assert right is not None
         at, scale = self._at(ids.shape, index, "embedding"), self.radius * self.factors.scale
         if at is None:
             looked_up = left.gather(2, ids.reshape(groups, 1, -1).expand(-1, left.shape[1], -1)).transpose(1, 2)
@@ -259,12 +283,10 @@ class RowPerturbation(TorchFunctionMode):
             looked_up = left[:, :, ids.reshape(-1)].permute(2, 0, 1)
         return self._add(y, looked_up, right, at, scale)
 
-    def _matrix(self, index: int, weight: Tensor, function: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        left, right = self.factors.of(index, dtype)
-        if right is None:
+    def _check_matrix(self, index: int, weight: Tensor, function: str) -> None:
+        if self.targets[index].tensor.dim() != 2:
             raise self._refusal(function, weight, " as a matrix")
         self.read.add(index)
-        return left, right
 
     def _stranger(self, x: Tensor, function: str) -> Tensor:
         """What a matrix is multiplied by; no trained parameter, unless all rows see the same."""

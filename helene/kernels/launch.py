@@ -11,6 +11,7 @@ import triton
 from torch import Tensor
 
 from helene import noise
+from helene.kernels import low_rank as products
 from helene.kernels import methods
 from helene.kernels import perturb as kernels
 from helene.kernels import update as updates
@@ -185,6 +186,7 @@ def update(
             values,
             hypers,
             *(low_rank or LowRank(values, values)),
+            tiles.whole_sides,
             NUM_FIELDS,
             methods.NUM_HYPERS,
             method,
@@ -200,6 +202,44 @@ def update(
             num_warps=num_warps,
             enable_fp_fusion=False,
         )
+
+
+def add_product(
+    y: Tensor,
+    x: Tensor,
+    numbers: Tensor,
+    radius: float,
+    groups: int,
+    seen: int,
+    given: int,
+    bias: Tensor | None = None,
+    own: int = 0,
+) -> None:
+    """y += radius x u_g v_gᵀ for the rows of each group, and its bias; one launch, in place.
+
+    Args:
+        y: Shape (..., out), contiguous, whose first axes are groups equal parts.
+        x: Shape (..., in), contiguous, of any floating dtype.
+        numbers: Of `helene.evaluation.factors`, rank 1.
+        radius: What z is multiplied by.
+        groups: Number of directions.
+        seen: Where the first group's side that x meets starts in ``numbers``.
+        given: The same of the other side.
+        bias: A trained vector of ``out`` elements to add, with its own z.
+        own: Where that starts.
+    """
+    num_in, num_out = x.shape[-1], y.shape[-1]
+    num_places = y.numel() // max(1, num_out)
+    if not y.numel():
+        return
+    each, places = num_places // groups, 4
+    block = min(2048, triton.next_power_of_2(max(num_in, num_out)))
+    span = min(8192, triton.next_power_of_2(num_out))
+    with _on(y):
+        products.add_product[(triton.cdiv(num_places, places), triton.cdiv(num_out, span))](
+            y, x, numbers, y if bias is None else bias, radius, num_places, each, seen, given, own, num_in, num_out,
+            bias is not None, each % places == 0, places, block, span, num_warps=8,
+        )  # fmt: skip
 
 
 def _state_of(tiles: Tiles, filler: Tensor) -> tuple[list[int], list[Tensor]]:

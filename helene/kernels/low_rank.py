@@ -1,4 +1,8 @@
-r"""Elements of Σ_g a_g z_g in Triton, from the few numbers that make each z_g (`helene.evaluation.factors`)."""
+r"""Directions of low rank in Triton, from the few numbers that make them (`helene.evaluation.factors`).
+
+Group g's numbers for a parameter start at ``first`` + g s: of a matrix u_1, ..., u_RANK, then v_1, ..., and
+s = RANK (m + n); of a vector, which has 0 columns, z itself.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +11,80 @@ import triton.language as tl
 
 
 @triton.jit
-def low_rank(numbers, weights, first, columns, numel, start, offsets, inside, GROUPS: tl.constexpr, RANK: tl.constexpr,
-             SCALE: tl.constexpr):  # fmt: skip
-    """Elements ``start`` + ``offsets`` of one parameter's Σ_g a_g z_g, float32, added in the order of g, then of k.
+def low_rank(numbers, weights, first, columns, numel, start, local, inside, GROUPS: tl.constexpr, RANK: tl.constexpr,
+             SCALE: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+    """Elements of a tile of Σ_g a_g z_g, float32, shape (rows of four, 4), added in the order of g, then of k.
 
-    Group g's numbers for it start at ``first`` + g s: u_1, ..., u_RANK, then v_1, ... of a matrix, s = RANK (m + n),
-    and z itself of a vector, which has 0 columns.
+    The tile is that of ``start`` + 4 ``local`` and the three that follow each. WIDE says that four such elements share
+    a row, and that all sides start at multiples of four.
     """
-    g = tl.zeros(offsets.shape, tl.float32)
-    numbers += first
+    four = tl.arange(0, 4)[None, :]
+    g = tl.zeros([local.shape[0], 4], tl.float32)
     if columns == 0:
         for group in range(GROUPS):
-            z = tl.load(numbers + group * numel + start + offsets, mask=inside, other=0.0)
+            z = tl.load(numbers + first + group * numel + start + local[:, None] * 4 + four, mask=inside, other=0.0)
             g = tl.fma(tl.load(weights + group), z, g)
     else:
-        num_rows, first_row = numel // columns, start // columns
-        place = (start - first_row * columns).to(tl.int32) + offsets  # counted from the first row's start
-        row = place // columns.to(tl.int32)
-        column = place - row * columns.to(tl.int32)
-        for group in range(GROUPS):
-            weight = tl.load(weights + group) * SCALE
-            for term in range(RANK):
-                u = tl.load(numbers + term * num_rows + first_row + row, mask=inside, other=0.0)
-                v = tl.load(numbers + RANK * num_rows + term * columns + column, mask=inside, other=0.0)
-                g = tl.fma(weight * u, v, g)
-            numbers += RANK * (num_rows + columns)
+        num_rows, first_row, width = numel // columns, start // columns, columns.to(tl.int32)
+        size = RANK * (num_rows + columns)
+        if WIDE:
+            place = (start - first_row * columns).to(tl.int32) + local * 4  # counted from the first row's start
+            row = place // width
+            column = tl.multiple_of(place - row * width, 4)[:, None] + four
+            for group in tl.range(GROUPS, loop_unroll_factor=4):
+                weight = tl.load(weights + group) * SCALE
+                for term in range(RANK):
+                    left = first + group * size + term * num_rows
+                    right = tl.multiple_of(first + group * size + RANK * num_rows + term * columns, 4)
+                    u = tl.load(numbers + left + first_row + row, mask=first_row + row < num_rows, other=0.0)
+                    v = tl.load(numbers + right + column, mask=inside, other=0.0)
+                    g = tl.fma((weight * u)[:, None], v, g)
+        else:
+            place = (start - first_row * columns).to(tl.int32) + local[:, None] * 4 + four
+            row = place // width
+            column = place - row * width
+            for group in range(GROUPS):
+                weight = tl.load(weights + group) * SCALE
+                for term in range(RANK):
+                    left = first + group * size + term * num_rows
+                    right = first + group * size + RANK * num_rows + term * columns
+                    u = tl.load(numbers + left + first_row + row, mask=inside, other=0.0)
+                    v = tl.load(numbers + right + column, mask=inside, other=0.0)
+                    g = tl.fma(weight * u, v, g)
     return g
+
+
+@triton.jit
+def add_product(y, x, numbers, bias, radius, num_places, each, seen, given, own, NUM_IN: tl.constexpr,
+                NUM_OUT: tl.constexpr, HAS_BIAS: tl.constexpr, ALIKE: tl.constexpr, PLACES: tl.constexpr,
+                BLOCK: tl.constexpr, SPAN: tl.constexpr):  # fmt: skip
+    """y += radius x z_g (rank 1), and the bias + radius z_g as its dtype holds it; g is the group of each row of y.
+
+    Each ``each`` rows are a group's; ALIKE says that all of a program's are of one. Where the sides that x and y meet
+    start in a group's numbers: ``seen``, ``given``; in the bias's: ``own``. A program writes SPAN columns.
+    """
+    places = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
+    there = (places < num_places)[:, None]
+    if ALIKE:
+        group = (tl.program_id(0) * PLACES // each).to(tl.int64)
+    else:
+        group = (places // each)[:, None].to(tl.int64)
+    at, size = places.to(tl.int64)[:, None], NUM_IN + NUM_OUT
+    across = tl.arange(0, BLOCK)[None, :]
+    dot = tl.zeros([PLACES], tl.float32)
+    for begin in range(0, NUM_IN, BLOCK):
+        column = begin + across
+        value = tl.load(x + at * NUM_IN + column, mask=there & (column < NUM_IN), other=0.0).to(tl.float32)
+        side = tl.load(numbers + seen + group * size + column, mask=column < NUM_IN, other=0.0)
+        dot += tl.sum(value * side, axis=1)
+    dot = (dot * radius)[:, None]
+    for begin in range(0, SPAN, BLOCK):
+        column = tl.program_id(1) * SPAN + begin + across
+        inside = there & (column < NUM_OUT)
+        side = tl.load(numbers + given + group * size + column, mask=column < NUM_OUT, other=0.0)
+        value = tl.load(y + at * NUM_OUT + column, mask=inside, other=0.0).to(tl.float32) + dot * side
+        if HAS_BIAS:
+            z = tl.load(numbers + own + group * NUM_OUT + column, mask=column < NUM_OUT, other=0.0)
+            near = tl.load(bias + column, mask=column < NUM_OUT, other=0.0).to(tl.float32) + radius * z
+            value += near.to(bias.dtype.element_ty).to(tl.float32)
+        tl.store(y + at * NUM_OUT + column, value.to(y.dtype.element_ty), mask=inside)

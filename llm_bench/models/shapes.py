@@ -92,5 +92,5 @@ def row_losses(model: Any, batch: dict[str, Tensor]) -> Tensor:
     """`language_loss` of each row, shape (rows,)."""
     seen = {name: value for name, value in batch.items() if name != "labels"}
     logits, labels = model(**seen, use_cache=False).logits[:, :-1].float(), batch["labels"][:, 1:]
-    each = cross_entropy(logits.transpose(1, 2), labels, reduction="none")  # 0 where labels are -100
-    return each.sum(dim=1) / (labels != -100).sum(dim=1)
+    each = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")  # 0 where labels are -100
+    return each.view_as(labels).sum(dim=1) / (labels != -100).sum(dim=1)

@@ -1,0 +1,60 @@
+"""Forwards of groups by the kernel that adds terms of rank one, in Triton's interpreter, against torch's operations."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+
+if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
+    pytest.skip("for machines with triton and no GPU", allow_module_level=True)
+
+from helene import kernels
+from helene.evaluation.directions import Target
+from helene.evaluation.factors import Factors
+from helene.evaluation.rowwise import RowPerturbation
+
+
+class Layers(torch.nn.Module):
+    """A linear layer with a bias, one whose bias is no parameter of the optimizer, a Conv1D's product, one in a row."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.first = torch.nn.Parameter(torch.randn(width, 12, generator=generator))
+        self.bias = torch.nn.Parameter(torch.randn(width, generator=generator))
+        self.second = torch.nn.Parameter(torch.randn(width, 9, generator=generator))
+        self.fixed = torch.randn(9, generator=generator)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.linear(x, self.first, self.bias).tanh()
+        return torch.addmm(self.fixed.to(y.dtype), y.view(-1, y.shape[-1]), self.second)
+
+
+@pytest.mark.parametrize(("groups", "shape", "width"), [(3, (6, 5), 16), (2, (4, 4), 11), (1, (3, 1), 2100)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_forward_is_torchs(
+    monkeypatch: pytest.MonkeyPatch, groups: int, shape: tuple[int, int], width: int, dtype: torch.dtype
+) -> None:
+    """Within what rounding each layer's result to its dtype makes; the term itself is far above."""
+    model = Layers(width).to(dtype)
+    targets = [Target(p, 7 + i, name) for i, (name, p) in enumerate(model.named_parameters())]
+    factors = Factors(targets, groups=groups, rank=1).draw(3, 5)
+    x = torch.randn(*shape, 12, generator=torch.Generator().manual_seed(1)).to(dtype)
+    made, launched, add = [], [], kernels.add_product
+    monkeypatch.setattr(kernels, "add_product", lambda *given: (launched.append(1), add(*given)))
+
+    def forward(radius: float) -> Any:
+        with torch.no_grad(), RowPerturbation(targets, factors, radius):
+            return model(x).double()
+
+    for choice in ("torch", "triton"):
+        monkeypatch.setenv("HELENE_KERNELS", choice)
+        made.append((forward(0.1), forward(-0.1)))
+    assert len(launched) == 4, "two products in two forwards"
+    (plus, minus), (ours, theirs) = made
+    apart = max((plus - ours).abs().max(), (minus - theirs).abs().max())
+    assert apart <= 16 * torch.finfo(dtype).eps * plus.abs().max()
+    assert (plus - minus).abs().max() > 100 * apart * (1 if dtype == torch.float32 else 0.05)
