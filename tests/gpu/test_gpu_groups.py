@@ -103,6 +103,28 @@ def test_an_update_is_the_generic_loops(groups: int, rank: int, momentum: float,
             torch.testing.assert_close(x, made[1].state[b.tensor][name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("places", "num_in", "num_out"), [(48, 640, 2048), (64, 2048, 640), (16, 640, 20_000)])
+def test_a_term_of_rank_one_is_torchs(dtype: torch.dtype, places: int, num_in: int, num_out: int) -> None:
+    """With a bias: against float64, one rounding to the dtype and float32's of a sum over the inputs."""
+    groups, radius, device = 16, 1e-2, "cuda"
+    weight, bias = torch.randn(num_out, num_in, device=device) / num_in**0.5, torch.randn(num_out, device=device)
+    targets = [Target(torch.nn.Parameter(p.to(dtype)), 5 + i, "") for i, p in enumerate((weight, bias))]
+    factors = Factors(targets, groups=groups, rank=1).draw(3, 8)
+    x, y = (torch.randn(places, n, device=device).to(dtype) for n in (num_in, num_out))
+    (left, right), (own, _) = (factors.of(i, torch.float64) for i in (0, 1))
+    start, at = factors.place(0)[0], torch.arange(places, device=device) * groups // places
+    near = (targets[1].tensor.double() + radius * own).to(dtype).double()
+    dot = (x.double() * right[:, 0][at]).sum(dim=1, keepdim=True)  # type: ignore[index]
+    exact = y.double() + radius * dot * left[:, 0][at] + near[at]
+    kernels.add_product(
+        y, x, factors.numbers(y.device), radius, groups, start + num_out, start, targets[1].tensor.detach(),
+        factors.place(1)[0],
+    )  # fmt: skip
+    apart = (y.double() - exact).abs()
+    assert (apart <= torch.finfo(dtype).eps * (exact.abs() + 4.0) + 1e-5 * radius * num_in**0.5).all()
+
+
 def test_bfloat16_products_in_autocast_are_captured() -> None:
     model = made(gemma, torch.float32).cuda()
     optimizer = GroupedMeZO(model.named_parameters(), 1e-3, groups=3, eps=1e-2)

@@ -251,7 +251,7 @@ def test_a_step_launches_by_block_and_waits_once(
             loss = optimizer.step(closure)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    waits = [w for w in said if "synchroniz" in str(w.message)]
+    waits = [w for w in said if "called a synchronizing" in str(w.message)]
     assert len(waits) == 1, [str(w.message) for w in waits]
     assert counted.count("update") == 1
     assert len(counted) == (3 if not known else counted.count("perturb") + 1)
