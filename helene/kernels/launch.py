@@ -186,7 +186,6 @@ def update(
             values,
             hypers,
             *(low_rank or LowRank(values, values)),
-            tiles.whole_sides,
             NUM_FIELDS,
             methods.NUM_HYPERS,
             method,

@@ -12,11 +12,11 @@ import triton.language as tl
 
 @triton.jit
 def low_rank(numbers, weights, first, columns, numel, start, local, inside, GROUPS: tl.constexpr, RANK: tl.constexpr,
-             SCALE: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+             SCALE: tl.constexpr):  # fmt: skip
     """Elements of a tile of Σ_g a_g z_g, float32, shape (rows of four, 4), added in the order of g, then of k.
 
-    The tile is that of ``start`` + 4 ``local`` and the three that follow each. WIDE says that four such elements share
-    a row, and that all sides start at multiples of four.
+    The tile is that of ``start`` + 4 ``local`` and the three that follow each. Where sides are whole numbers of four,
+    such elements share a row, and are read at once.
     """
     four = tl.arange(0, 4)[None, :]
     g = tl.zeros([local.shape[0], 4], tl.float32)
@@ -27,7 +27,7 @@ def low_rank(numbers, weights, first, columns, numel, start, local, inside, GROU
     else:
         num_rows, first_row, width = numel // columns, start // columns, columns.to(tl.int32)
         size = RANK * (num_rows + columns)
-        if WIDE:
+        if (columns % 4 == 0) & (num_rows % 4 == 0):
             place = (start - first_row * columns).to(tl.int32) + local * 4  # counted from the first row's start
             row = place // width
             column = tl.multiple_of(place - row * width, 4)[:, None] + four

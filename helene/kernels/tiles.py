@@ -100,12 +100,6 @@ class Tiles:
         return all(piece.theta.numel() % 4 == 0 for piece in self.pieces)
 
     @property
-    def whole_sides(self) -> bool:
-        """Whether both sides of every matrix that moves along directions of low rank are whole numbers of four."""
-        sides = [size for piece in self.pieces if piece.columns for size in piece.theta.shape]
-        return all(size % 4 == 0 for size in sides)
-
-    @property
     def num_bytes(self) -> int:
         """Bytes of the table."""
         return self.rows.nbytes + self.owners.nbytes

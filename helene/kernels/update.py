@@ -186,7 +186,7 @@ def _move(theta, g, m, h, hyper, METHOD: tl.constexpr):
 
 @triton.jit
 def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, hypers, numbers, weights,
-           GROUPS: tl.constexpr, RANK: tl.constexpr, SCALE: tl.constexpr, WIDE: tl.constexpr, WIDTH: tl.constexpr,
+           GROUPS: tl.constexpr, RANK: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr,
            HYPERS: tl.constexpr, METHOD: tl.constexpr, KIND0: tl.constexpr, KIND1: tl.constexpr,
            STOCHASTIC: tl.constexpr, ALIGNED: tl.constexpr, QUADS: tl.constexpr, TILE: tl.constexpr,
            ROUNDS: tl.constexpr, FAST: tl.constexpr, ROUNDING_DRAW: tl.constexpr,
@@ -219,7 +219,7 @@ def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, h
     c1, c3 = tl.load(row + 4).to(tl.uint32), tl.load(row + 5).to(tl.uint32)
     if GROUPS:
         first, columns, numel = tl.load(row + 1), tl.load(row + 11), tl.load(row + 3)
-        g = low_rank(numbers, weights, first, columns, numel, start, local, inside, GROUPS, RANK, SCALE, WIDE)
+        g = low_rank(numbers, weights, first, columns, numel, start, local, inside, GROUPS, RANK, SCALE)
     else:
         g = normals(block, c1, step, draw | c3, k0, k1, ROUNDS, FAST) * tl.load(values + 1)
     hyper = hypers + tl.load(row + 6) * HYPERS

@@ -132,7 +132,7 @@ class GroupedMeZO(ZerothOrder):
     MEASUREMENT = GroupPairs()
     _factors: Factors | None = None
     _made_for: tuple[Any, ...] = ()
-    _drawn: tuple[int, int] | None = None
+    _drawn: tuple[Any, ...] | None = None
 
     def __init__(
         self,
@@ -164,17 +164,18 @@ class GroupedMeZO(ZerothOrder):
     def factors(self, plan: StepPlan) -> Factors:
         """The directions of a step, drawn once."""
         probing: Any = plan.probing
+        step = plan.seed, plan.step, probing.groups, probing.rank, probing.distribution
+        if self._factors is not None and self._drawn == step:
+            return self._factors
         places = [(target.tensor.shape, target.tensor.device) for target in self.targets]
         made_for = probing.groups, probing.rank, probing.distribution, places
         if self._factors is None or self._made_for != made_for:
             signs = probing.distribution == "rademacher"
             self._factors = Factors(self.targets, groups=probing.groups, rank=probing.rank, signs=signs)
             self._made_for, self._drawn = made_for, None
-        key = plan.seed, plan.step
-        if self._drawn != key:
-            self._drawn = None
-            self._factors.draw(*key)
-            self._drawn = key
+        self._drawn = None
+        self._factors.draw(plan.seed, plan.step)
+        self._drawn = step
         return self._factors
 
     def combination(self, plan: StepPlan, coefficients: Sequence[float], first_draw: int = 0) -> Chunk:
