@@ -11,46 +11,57 @@ import triton.language as tl
 
 
 @triton.jit
+def _of_vector(numbers, weights, first, numel, start, local, inside, GROUPS: tl.constexpr):
+    g = tl.zeros([local.shape[0], 4], tl.float32)
+    element = start + local[:, None] * 4 + tl.arange(0, 4)[None, :]
+    for group in range(GROUPS):
+        z = tl.load(numbers + first + group * numel + element, mask=inside, other=0.0)
+        g = tl.fma(tl.load(weights + group), z, g)
+    return g
+
+
+@triton.jit
+def _of_matrix(numbers, weights, first, columns, num_rows, start, local, inside, GROUPS: tl.constexpr,
+               RANK: tl.constexpr, SCALE: tl.constexpr, FOURS: tl.constexpr):  # fmt: skip
+    """FOURS says that sides are whole numbers of four, so that four elements share a row and are read at once."""
+    g = tl.zeros([local.shape[0], 4], tl.float32)
+    four, first_row, width = tl.arange(0, 4)[None, :], start // columns, columns.to(tl.int32)
+    place = local[:, None] * 4 if FOURS else local[:, None] * 4 + four
+    place += (start - first_row * columns).to(tl.int32)  # counted from the first row's start
+    row = place // width
+    column = place - row * width
+    if FOURS:
+        column = tl.multiple_of(column, [1, 4]) + four
+    there = first_row + row < num_rows
+    for group in tl.range(GROUPS, loop_unroll_factor=4):
+        weight = tl.load(weights + group) * SCALE
+        for term in range(RANK):
+            left = first + group * (RANK * (num_rows + columns)) + term * num_rows
+            right = first + group * (RANK * (num_rows + columns)) + RANK * num_rows + term * columns
+            if FOURS:
+                right = tl.multiple_of(right, 4)
+            u = tl.load(numbers + left + first_row + row, mask=there, other=0.0)
+            at = tl.multiple_of(right + column, [1, 4]) if FOURS else right + column
+            v = tl.load(numbers + at, mask=inside, other=0.0)
+            g = tl.fma(tl.broadcast_to(weight * u, v.shape), v, g)
+    return g
+
+
+@triton.jit
 def low_rank(numbers, weights, first, columns, numel, start, local, inside, GROUPS: tl.constexpr, RANK: tl.constexpr,
              SCALE: tl.constexpr):  # fmt: skip
     """Elements of a tile of Σ_g a_g z_g, float32, shape (rows of four, 4), added in the order of g, then of k.
 
-    The tile is that of ``start`` + 4 ``local`` and the three that follow each. Where sides are whole numbers of four,
-    such elements share a row, and are read at once.
+    The tile is that of ``start`` + 4 ``local`` and the three that follow each.
     """
-    four = tl.arange(0, 4)[None, :]
-    g = tl.zeros([local.shape[0], 4], tl.float32)
     if columns == 0:
-        for group in range(GROUPS):
-            z = tl.load(numbers + first + group * numel + start + local[:, None] * 4 + four, mask=inside, other=0.0)
-            g = tl.fma(tl.load(weights + group), z, g)
+        g = _of_vector(numbers, weights, first, numel, start, local, inside, GROUPS)
     else:
-        num_rows, first_row, width = numel // columns, start // columns, columns.to(tl.int32)
-        size = RANK * (num_rows + columns)
+        num_rows = numel // columns
         if (columns % 4 == 0) & (num_rows % 4 == 0):
-            place = (start - first_row * columns).to(tl.int32) + local * 4  # counted from the first row's start
-            row = place // width
-            column = tl.multiple_of(place - row * width, 4)[:, None] + four
-            for group in tl.range(GROUPS, loop_unroll_factor=4):
-                weight = tl.load(weights + group) * SCALE
-                for term in range(RANK):
-                    left = first + group * size + term * num_rows
-                    right = tl.multiple_of(first + group * size + RANK * num_rows + term * columns, 4)
-                    u = tl.load(numbers + left + first_row + row, mask=first_row + row < num_rows, other=0.0)
-                    v = tl.load(numbers + right + column, mask=inside, other=0.0)
-                    g = tl.fma((weight * u)[:, None], v, g)
+            g = _of_matrix(numbers, weights, first, columns, num_rows, start, local, inside, GROUPS, RANK, SCALE, True)
         else:
-            place = (start - first_row * columns).to(tl.int32) + local[:, None] * 4 + four
-            row = place // width
-            column = place - row * width
-            for group in range(GROUPS):
-                weight = tl.load(weights + group) * SCALE
-                for term in range(RANK):
-                    left = first + group * size + term * num_rows
-                    right = first + group * size + RANK * num_rows + term * columns
-                    u = tl.load(numbers + left + first_row + row, mask=inside, other=0.0)
-                    v = tl.load(numbers + right + column, mask=inside, other=0.0)
-                    g = tl.fma(weight * u, v, g)
+            g = _of_matrix(numbers, weights, first, columns, num_rows, start, local, inside, GROUPS, RANK, SCALE, False)
     return g
 
 
@@ -68,7 +79,7 @@ def add_product(y, x, numbers, bias, radius, num_places, each, seen, given, own,
     if ALIKE:
         group = (tl.program_id(0) * PLACES // each).to(tl.int64)
     else:
-        group = (places // each)[:, None].to(tl.int64)
+        group = (tl.minimum(places, num_places - 1) // each)[:, None].to(tl.int64)
     at, size = places.to(tl.int64)[:, None], NUM_IN + NUM_OUT
     across = tl.arange(0, BLOCK)[None, :]
     dot = tl.zeros([PLACES], tl.float32)
