@@ -24,7 +24,7 @@ _RATES = {"float32": 1.55e13, "tf32": 3.1e13, "bfloat16": 1e14}
 _CPU_RATE = 2e10
 _LAUNCHES = 2e-4  # seconds a layer of a captured step's two forwards
 _HOST = 1.3e-2  # and of a step that is not captured: the host's, whatever the forwards
-_HOST_UPDATE = 2e-3  # and of an update alone that is not, after captured forwards
+_OF_GROUPS = 3.5e-4  # and a layer of a captured step whose groups have directions of their own
 _CAPTURE = 0.7  # seconds a shape
 _RUN, _LOAD = 0.6, 4.0  # of a run and of a model, beside its steps and looks
 _SCORING = 1.3  # evaluation over its multiply-adds alone
@@ -109,10 +109,10 @@ class Speeds:
         return seconds + (_CAPTURE * work.shapes if _captured(config) else 0.0)
 
     def _computed(self, config: RunConfig, x: float, forwards: float) -> float:
-        """Seconds of a captured step, or of a CPU's: pairs of forwards, and an update that the host launches."""
-        by_host = config.device != "cpu" and methods.takes_examples(config.method)
-        update = _HOST_UPDATE * self.models[config.model].layers if by_host else 0.0
-        return self._line(config, x) * forwards + update
+        """Seconds of a captured step, or of a CPU's: pairs of forwards, and what groups add to them."""
+        by_group = config.device != "cpu" and methods.takes_examples(config.method)
+        more = _OF_GROUPS * self.models[config.model].layers if by_group else 0.0
+        return self._line(config, x) * forwards + more
 
     def _line(self, config: RunConfig, x: float) -> float:
         """Seconds of two captured forwards of x multiply-adds."""
