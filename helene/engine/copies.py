@@ -76,4 +76,6 @@ class Copies:
         from helene.kernels import launch
 
         updates = self._shared.updates
-        return launch.gather(self._row_tiles[index], ids, sign, updates.key, updates.values)
+        return launch.gather(
+            self._row_tiles[index], ids, sign, updates.key, updates.values, signs=self._shared.direction.signs
+        )

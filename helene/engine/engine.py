@@ -101,7 +101,7 @@ class Engine:
         self._loss = loss or _default_loss
         self._shared: Shared
         self._steps: Steps
-        plan = optimizer.plan()
+        plan = optimizer.foresee()
         self._look(plan)
         self._check_ranks(plan)
         optimizer.register_state_dict_pre_hook(lambda *_: self._shared.updates.settle())

@@ -63,7 +63,7 @@ class GroupEngine:
         elif self._device.type != "cuda" and not self._repeat:
             self._refused = "no CUDA device"
         self.mode = self.reason = ""
-        self._forget(optimizer.plan())
+        self._forget(optimizer.foresee())
 
     def step(self, batch: Any) -> Tensor:
         """One update; returns the mean of the losses, 0-dim.

@@ -16,13 +16,13 @@ from helene.steps.plan import Probing, StepPlan
 
 
 def not_one_pair(plan: StepPlan) -> str:
-    """Why a step measures something else than the pair of one gaussian direction, in one line."""
+    """Why a step measures something else than the pair of one direction, in one line."""
     probing, rule = plan.probing, plan.rules[0]
     if type(plan.measurement) is not Pairs or not isinstance(probing, Probing):
         return f"{plan.method} measures more than one pair of losses"
     if probing.num_directions != 1 or not probing.two_sided:
         return f"num_directions is {probing.num_directions} and two_sided is {probing.two_sided}"
-    if not probing.is_one_gaussian:
+    if not probing.is_one_direction:
         return f"distribution is {probing.distribution!r} and direction_per_layer is {probing.direction_per_layer}"
     if isinstance(rule, CurvatureRule) and not (rule.curvature is NONE or rule.curvature.of_step):
         return f"the source of curvature={rule.curvature.name!r} has a batch or a backward of its own"

@@ -14,7 +14,6 @@ from helene.engine.batch_step import BatchStep, Shared
 from helene.engine.batches import Layout
 from helene.engine.ranks import Ranks
 from helene.engine.watch import ModelWatch, OptimizerWatch
-from helene.evaluation.directions import Direction
 from helene.evaluation.probe import scalar_loss, strangers
 from helene.evaluation.reads import BufferWatch
 from helene.evaluation.undo import deferred_interrupts
@@ -85,7 +84,7 @@ class Steps:
         """
         shape, probing = self._shape_of(layout), plan.probing
         assert isinstance(probing, Probing)
-        self._shared.direction, self._shared.eps = Direction(plan.seed, plan.step), probing.eps
+        self._shared.direction, self._shared.eps = self._optimizer.direction(plan), probing.eps
         if shape.graph is None and shape.steps and not (shape.no_graph or self._no_graph):
             self._record(shape, plan)
             self._look_at_model()

@@ -45,6 +45,7 @@ class Updates:
         self._asked: Any = None  # an event after the copy of `_broken` to the host
         self._method: methods.Fused | None = None
         self._tables: list[Tiles] = []
+        self._signs = False
         self._pending: list[StepPlan] = []  # replayed steps that the optimizer has not been told of
 
     def send(self, plan: StepPlan) -> str:
@@ -62,6 +63,7 @@ class Updates:
         method = self._fused(settled._replace(source=None))
         self._method = method if isinstance(method, methods.Fused) else None
         self._tables = methods.tables(self._optimizer, plan) if self._method else []
+        self._signs = self._optimizer.direction(plan).signs
 
     def _fused(self, plan: StepPlan) -> methods.Fused | str:
         return self._no_kernels or methods.fused(plan, self._optimizer.targets)
@@ -84,7 +86,8 @@ class Updates:
         from helene.kernels import launch
 
         for tiles in self._tables:
-            launch.update(tiles, self._method.code, self.key, self.values, self.control.hypers)
+            control = self.control
+            launch.update(tiles, self._method.code, self.key, self.values, control.hypers, signs=self._signs)
 
     def replayed(self, plan: StepPlan) -> None:
         """Note a step whose update the device has made.

@@ -77,7 +77,7 @@ class Block:
                 from helene.kernels import launch
             for table in self._tables:
                 plus, minus = (self._regions[s].view(table.base.dtype) if s in signs else None for s in (1, -1))
-                launch.perturb(table, plus, minus, control.key, control.values)
+                launch.perturb(table, plus, minus, control.key, control.values, signs=direction.signs)
         for sign in signs:
             for i in slow:
                 write_perturbed(self.views[sign][i], self._thetas[i], self._targets[i].id, direction, sign * eps)
@@ -170,7 +170,7 @@ class Copies:
             self._controls = self._made_controls()
             self._seen = seen  # at last, so that what an interrupt cuts short is made again
         if self._controls and kernels.can_draw(direction) and (direction, abs(radius)) != self._sent:
-            key: tuple[int, int, int, bool] = direction  # type: ignore[assignment]
+            key: tuple[int, int, int, bool] = direction
             for control in self._controls.values():
                 control.send(key[:3], abs(radius))
             self._sent = direction, abs(radius)

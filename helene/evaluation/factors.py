@@ -85,7 +85,7 @@ class Factors:
         """Have the directions of a step: in one launch, where kernels are."""
         self.forget()
         if self._by_kernel is None:
-            self._by_kernel = not self.signs and all(map(kernels.has_kernel, self._drawn))
+            self._by_kernel = all(map(kernels.has_kernel, self._drawn))
         if self._by_kernel:
             self._launch(seed, step)
             return self
@@ -96,7 +96,7 @@ class Factors:
         return self
 
     def _launch(self, seed: int, step: int) -> None:
-        """Draw all normals, a perturbed copy of zeros at radius 1, in one launch a device."""
+        """Draw all numbers, a perturbed copy of zeros at radius 1, in one launch a device."""
         from helene.kernels import launch
         from helene.kernels.control import Control
         from helene.kernels.tiles import Piece, tables_of
@@ -108,7 +108,8 @@ class Factors:
             flat.zero_()
         for table, control in self._launched:
             control.send((seed, step, 0), 1.0)
-            launch.perturb(table, self._flats[table.base.device], None, control.key, control.values)
+            flat = self._flats[table.base.device]
+            launch.perturb(table, flat, None, control.key, control.values, signs=self.signs)
 
     def forget(self) -> None:
         """Make copies in other dtypes anew when they are asked for."""

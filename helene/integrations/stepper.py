@@ -148,7 +148,7 @@ def not_captured(model: nn.Module, optimizer: Base, options: Mapping[str, Any]) 
     """Why the engine would not capture an optimizer's steps, in one line."""
     if not isinstance(optimizer, ZerothOrder):
         return f"{type(optimizer).__name__} takes gradients"
-    if reason := reasons.plain(model, optimizer.plan()):
+    if reason := reasons.plain(model, optimizer.foresee()):
         return reason
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     ranks = torch.distributed.get_world_size() if distributed else 1

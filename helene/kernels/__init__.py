@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from helene.evaluation.undo import deferred_interrupts
 from helene.kernels.backend import VARIABLE, Backend, backend
 
 if TYPE_CHECKING:
+    from helene.evaluation.directions import Direction
     from helene.steps.plan import StepPlan
 
 __all__ = ["Backend", "Launches", "add_product", "backend", "can_draw", "can_update", "has_kernel"]
@@ -32,11 +33,11 @@ def has_kernel(theta: Tensor) -> bool:
     return wanted(theta.device) and theta.is_contiguous() and backend(theta).is_triton
 
 
-def can_draw(direction: Any) -> bool:
-    """Whether the fused kernels draw a displacement: a `helene.evaluation.directions.Direction` of normals."""
+def can_draw(direction: Any) -> TypeGuard[Direction]:
+    """Whether the fused kernels draw a displacement: a `helene.evaluation.directions.Direction`."""
     from helene.evaluation.directions import Direction
 
-    return isinstance(direction, Direction) and not direction.signs
+    return isinstance(direction, Direction)
 
 
 def can_update(optimizer: Any, plan: StepPlan) -> bool:

@@ -111,4 +111,4 @@ def step(optimizer: Any, plan: StepPlan, coefficients: Sequence[float]) -> None:
         if factors is not None:
             numbers = factors.numbers(tiles.base.device)
             low_rank = launch.LowRank(numbers, control.weights, factors.groups, factors.rank, factors.scale)
-        launch.update(tiles, method.code, control.key, control.values, control.hypers, low_rank)
+        launch.update(tiles, method.code, control.key, control.values, control.hypers, low_rank, signs=direction.signs)

@@ -83,6 +83,7 @@ def perturb(
     control: Tensor,
     values: Tensor,
     *,
+    signs: bool = False,
     rounds: int = ROUNDS,
     fast: bool = FAST,
     num_warps: int = kernels.NUM_WARPS,
@@ -95,6 +96,7 @@ def perturb(
         minus: The same for the other sign.
         control: int64 on the device: seed, step, draw (`control_words`).
         values: float32 on the device, the first is eps.
+        signs: Whether z is a Rademacher direction.
         rounds: Of the generator; for measurements.
         fast: Whether to use the hardware's sine and cosine; for measurements.
         num_warps: Of a program; for measurements.
@@ -119,11 +121,12 @@ def perturb(
             tiles.tile,
             rounds,
             fast,
+            signs,
             num_warps=num_warps,
         )
 
 
-def gather(tiles: Tiles, ids: Tensor, sign: int, control: Tensor, values: Tensor) -> Tensor:
+def gather(tiles: Tiles, ids: Tensor, sign: int, control: Tensor, values: Tensor, *, signs: bool = False) -> Tensor:
     """Rows ``ids`` of theta + sign · eps z, theta being the one matrix of the table; like an embedding's forward.
 
     Returns:
@@ -143,7 +146,7 @@ def gather(tiles: Tiles, ids: Tensor, sign: int, control: Tensor, values: Tensor
         with _on(theta):
             kernels.gather[grid](
                 theta, ids.contiguous(), out, tiles.rows, control, values, num_rows, sign, columns // 4, blocks,
-                ROUNDS, FAST, num_warps=kernels.NUM_WARPS,
+                ROUNDS, FAST, signs, num_warps=kernels.NUM_WARPS,
             )  # fmt: skip
     return out
 
@@ -156,6 +159,7 @@ def update(
     hypers: Tensor,
     low_rank: LowRank | None = None,
     *,
+    signs: bool = False,
     rounds: int = ROUNDS,
     fast: bool = FAST,
     num_warps: int = kernels.NUM_WARPS,
@@ -169,6 +173,7 @@ def update(
         values: float32 on the device: eps, c, and 1 (0 to leave everything as it is).
         hypers: float32 on the device, shape (groups, `methods.NUM_HYPERS`).
         low_rank: What g is made of in the place of c z.
+        signs: Whether z is a Rademacher direction.
         rounds: Of the generator; for measurements.
         fast: The hardware's cosine; for measurements.
         num_warps: For measurements.
@@ -196,6 +201,7 @@ def update(
             tiles.tile,
             rounds,
             fast,
+            signs,
             noise.ROUNDING_DRAW,
             noise.STATE_DRAW,
             num_warps=num_warps,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from helene.kernels.philox import normals, words
+from helene.kernels.philox import directions, normals, words
 
 NUM_WARPS = 4
 
@@ -57,7 +57,7 @@ def inside_of(local, valid, QUADS: tl.constexpr):
 @triton.jit
 def perturb(theta, plus, minus, rows, owners, control, values, WIDTH: tl.constexpr, PLUS: tl.constexpr,
             MINUS: tl.constexpr, ALIGNED: tl.constexpr, QUADS: tl.constexpr, TILE: tl.constexpr, ROUNDS: tl.constexpr,
-            FAST: tl.constexpr):  # fmt: skip
+            FAST: tl.constexpr, SIGNS: tl.constexpr):  # fmt: skip
     """plus ← theta + eps z, minus ← theta − eps z for the parameters of a table; one read, one draw."""
     tile = tl.program_id(0)
     row = rows + tl.load(owners + tile).to(tl.int64) * WIDTH
@@ -74,7 +74,7 @@ def perturb(theta, plus, minus, rows, owners, control, values, WIDTH: tl.constex
     eps = tl.load(values)
     block = (index * (TILE // 4)).to(tl.uint32) + local.to(tl.uint32)
     c1, c3 = tl.load(row + 4).to(tl.uint32), draw | tl.load(row + 5).to(tl.uint32)
-    z = normals(block, c1, step, c3, k0, k1, ROUNDS, FAST)
+    z = directions(block, c1, step, c3, k0, k1, ROUNDS, FAST, SIGNS)
     if PLUS:
         tl.store(plus + sink + start + offsets, tl.fma(z, eps, value).to(plus.dtype.element_ty), mask=inside)
     if MINUS:
@@ -83,7 +83,7 @@ def perturb(theta, plus, minus, rows, owners, control, values, WIDTH: tl.constex
 
 @triton.jit(do_not_specialize=["num_rows"])
 def gather(theta, ids, out, rows, control, values, num_rows, SIGN: tl.constexpr, QUADS: tl.constexpr,
-           BLOCKS: tl.constexpr, ROUNDS: tl.constexpr, FAST: tl.constexpr):  # fmt: skip
+           BLOCKS: tl.constexpr, ROUNDS: tl.constexpr, FAST: tl.constexpr, SIGNS: tl.constexpr):  # fmt: skip
     """Rows ``ids`` of a matrix with 4 * QUADS columns, perturbed. A row that does not exist becomes nan."""
     k0, k1, step, draw = key_of(control)
     eps = tl.load(values) * SIGN
@@ -94,7 +94,7 @@ def gather(theta, ids, out, rows, control, values, num_rows, SIGN: tl.constexpr,
     local = tl.program_id(1) * BLOCKS + tl.arange(0, BLOCKS)
     inside = (local < QUADS)[:, None]
     block = (wanted * QUADS).to(tl.uint32) + local.to(tl.uint32)
-    z = normals(block, c1, step, c3, k0, k1, ROUNDS, FAST)
+    z = directions(block, c1, step, c3, k0, k1, ROUNDS, FAST, SIGNS)
     offsets = local[:, None] * 4 + tl.arange(0, 4)[None, :]
     value = tl.load(theta + wanted * (QUADS * 4) + offsets, mask=inside & exists, other=float("nan")).to(tl.float32)
     tl.store(out + token * (QUADS * 4) + offsets, tl.fma(z, eps, value).to(out.dtype.element_ty), mask=inside)

@@ -96,3 +96,14 @@ def normals(block, c1, c2, c3, k0, k1, ROUNDS: tl.constexpr, FAST: tl.constexpr)
     z0, z1 = pair(x0, x1, FAST)
     z2, z3 = pair(x2, x3, FAST)
     return tl.reshape(tl.join(tl.join(z0, z2), tl.join(z1, z3)), [block.shape[0], 4])
+
+
+@triton.jit
+def directions(block, c1, c2, c3, k0, k1, ROUNDS: tl.constexpr, FAST: tl.constexpr, SIGNS: tl.constexpr):
+    """Four elements a block of a direction, shape (blocks, 4): `normals`, or ±1 as `helene.noise.signs` has them."""
+    if SIGNS:
+        x0, x1, x2, x3 = words(block, c1, c2, c3, k0, k1, ROUNDS)
+        x = tl.reshape(tl.join(tl.join(x0, x2), tl.join(x1, x3)), [block.shape[0], 4])
+        return tl.where(x.to(tl.int32, bitcast=True) < 0, -1.0, 1.0)
+    else:
+        return normals(block, c1, c2, c3, k0, k1, ROUNDS, FAST)

@@ -15,7 +15,7 @@ import triton.language as tl
 from helene.kernels import methods
 from helene.kernels.low_rank import low_rank
 from helene.kernels.perturb import inside_of, key_of
-from helene.kernels.philox import normals, words
+from helene.kernels.philox import directions, words
 
 _FLOAT32, _BFLOAT16 = tl.constexpr(methods.FLOAT32), tl.constexpr(methods.BFLOAT16)
 _SIGNED, _UNSIGNED = tl.constexpr(methods.SIGNED), tl.constexpr(methods.UNSIGNED)
@@ -189,7 +189,7 @@ def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, h
            GROUPS: tl.constexpr, RANK: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr,
            HYPERS: tl.constexpr, METHOD: tl.constexpr, KIND0: tl.constexpr, KIND1: tl.constexpr,
            STOCHASTIC: tl.constexpr, ALIGNED: tl.constexpr, QUADS: tl.constexpr, TILE: tl.constexpr,
-           ROUNDS: tl.constexpr, FAST: tl.constexpr, ROUNDING_DRAW: tl.constexpr,
+           ROUNDS: tl.constexpr, FAST: tl.constexpr, SIGNS: tl.constexpr, ROUNDING_DRAW: tl.constexpr,
            STATE_DRAW: tl.constexpr):  # fmt: skip
     """Move every parameter of a table along g; nothing moves where ``values[2]`` is 0.
 
@@ -221,7 +221,7 @@ def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, h
         first, columns, numel = tl.load(row + 1), tl.load(row + 11), tl.load(row + 3)
         g = low_rank(numbers, weights, first, columns, numel, start, local, inside, GROUPS, RANK, SCALE)
     else:
-        g = normals(block, c1, step, draw | c3, k0, k1, ROUNDS, FAST) * tl.load(values + 1)
+        g = directions(block, c1, step, draw | c3, k0, k1, ROUNDS, FAST, SIGNS) * tl.load(values + 1)
     hyper = hypers + tl.load(row + 6) * HYPERS
     if METHOD == _HELENE and KIND1:
         if tl.load(hyper + 8) != 0.0:

@@ -145,6 +145,20 @@ class Base(Layered):
             forwards=self.forwards_at(step),
         )
 
+    def foresee(self) -> StepPlan:
+        """`plan` for a look ahead: groups keep the ``lr`` of the last step where a function gives it.
+
+        Raises:
+            ValueError: As `plan`.
+        """
+        before, scheduled = [group["lr"] for group in self.param_groups], list(self.scheduled)
+        try:
+            return self.plan()
+        finally:
+            self.scheduled[:] = scheduled
+            for group, lr in zip(self.param_groups, before, strict=True):
+                group["lr"] = lr
+
     def begin(self, plan: StepPlan) -> None:
         """Look, before anything moves, whether the step may be made here and now.
 

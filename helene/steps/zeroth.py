@@ -108,7 +108,7 @@ class ZerothOrder(Base):
             ``layer``, ``dimension``, ``cosine`` and ``expected``, the mean over directions (`expected_cosine`); None
             for the whole where each layer has a direction of its own.
         """
-        plan = self.plan()
+        plan = self.foresee()
         scalars, _, _ = plan.measurement.measure(self, closure, plan)
         probing: Any = plan.probing
         estimate = plan.measurement.gradient(self, plan, scalars, None)

@@ -59,9 +59,10 @@ def test_factors_of_groups_are_drawn_in_one_launch(monkeypatch: pytest.MonkeyPat
                 assert (a is None and b is None) or ((a - b).abs() / b.abs().clamp_min(1.0)).max() <= 8 * 2.0**-24
 
 
+@pytest.mark.parametrize("signs", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shapes", [[(60, 64), (8,)], [(33, 61), (5,), (1, 7)]])
-def test_perturbed_copies(dtype: torch.dtype, shapes: list[Any]) -> None:
+def test_perturbed_copies(dtype: torch.dtype, shapes: list[Any], signs: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     thetas = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
     kept, offsets = [theta.clone() for theta in thetas], [0]
@@ -69,9 +70,9 @@ def test_perturbed_copies(dtype: torch.dtype, shapes: list[Any]) -> None:
         offsets.append(offsets[-1] + -(-theta.numel() // 128) * 128)
     tiles = Tiles([Piece(theta, 77 + i, offsets[i]) for i, theta in enumerate(thetas)])
     plus, minus = (torch.full((offsets[-1],), 7.0, dtype=dtype) for _ in range(2))
-    launch.perturb(tiles, plus, minus, CONTROL, VALUES)
+    launch.perturb(tiles, plus, minus, CONTROL, VALUES, signs=signs)
     for i, theta in enumerate(thetas):
-        z = noise.normal(*KEY, 77 + i, 0, theta.numel()).view(theta.shape)
+        z = (noise.signs if signs else noise.normal)(*KEY, 77 + i, 0, theta.numel()).view(theta.shape)
         for radius, buffer in ((1e-3, plus), (-1e-3, minus)):
             got = buffer[offsets[i] : offsets[i] + theta.numel()].view(theta.shape)
             exact = theta.double() + radius * z.double()
@@ -106,11 +107,12 @@ def test_parameters_of_several_dtypes_at_once(monkeypatch: pytest.MonkeyPatch) -
             target.tensor.data = target.tensor.detach().clone()
 
 
-def test_gathered_rows_are_those_of_the_copy() -> None:
+@pytest.mark.parametrize("signs", [False, True])
+def test_gathered_rows_are_those_of_the_copy(signs: bool) -> None:
     table = torch.randn(50, 36)
     tiles, copy, ids = Tiles([Piece(table, 3)]), torch.empty(50 * 36), torch.randint(0, 50, (2, 3))
-    launch.perturb(tiles, None, copy, CONTROL, VALUES)
-    assert torch.equal(launch.gather(tiles, ids, -1, CONTROL, VALUES), copy.view(50, 36)[ids])
+    launch.perturb(tiles, None, copy, CONTROL, VALUES, signs=signs)
+    assert torch.equal(launch.gather(tiles, ids, -1, CONTROL, VALUES, signs=signs), copy.view(50, 36)[ids])
     assert launch.gather(tiles, torch.tensor([50, -1]), 1, CONTROL, VALUES).isnan().all()
 
 
@@ -119,12 +121,14 @@ DECAY = {"weight_decay": 0.1}
 METHODS: list[Any] = [
     (MeZO, {}),
     (MeZO, DECAY),
+    (MeZO, {**DECAY, "distribution": "rademacher"}),
     (ZOSign, DECAY),
     (ZOMomentum, DECAY),
     (ZOLion, DECAY),
     (ZOAdam, DECAY),
     (ZOAdamW, DECAY),
     (Helene, FULL),
+    (Helene, {**FULL, "distribution": "rademacher"}),
     (Helene, {"anneal_horizon": 100, "curvature": "none"}),
 ]
 STORAGE: list[Any] = [

@@ -203,3 +203,21 @@ def test_an_lr_set_by_hand_stands_over_the_function_of_the_step():
     again.load_state_dict(optimizer.state_dict())
     again.step(lambda: p.square().sum() + q.square().sum())
     assert again.param_groups[1]["lr"] == 0.1 / 4
+
+
+def test_a_look_ahead_leaves_the_schedule_where_it_is():
+    """Engines, and what only reports, foresee a step: its lr is neither saved nor taken for one set by hand."""
+    model, x, y = regression()
+
+    def loss(model, batch=None):
+        return F.cross_entropy(model(x), y)
+
+    optimizer = helene.MeZO(model.named_parameters(), lr=lambda step: 0.1 / step)
+    for _ in range(2):
+        optimizer.step(lambda: loss(model))
+    assert optimizer.foresee().rules[0].lr == 0.1 / 3
+    optimizer.compare_gradient(lambda: loss(model))
+    Engine(model, optimizer, loss)
+    assert optimizer.param_groups[0]["lr"] == 0.1 / 2
+    optimizer.step(lambda: loss(model))
+    assert optimizer.param_groups[0]["lr"] == 0.1 / 3

@@ -73,7 +73,7 @@ class Case:
     @property
     def asked(self) -> set[str]:
         """Words of which a refusal must have one: what the case sets, or that the run was loaded or frozen."""
-        keys = {*self.options, *(key for group in self.groups for key in group), self.method, self.source()}
+        keys = {*self.options, *(key for group in self.groups for key in group), self.method, self.source(self.steps)}
         for event in self.events:
             words = {event.kind, "state_dict", "parameters", "gradient", "finite", "frozen"}
             keys |= {event.what[1]} if event.kind == "set" else words
@@ -85,10 +85,10 @@ class Case:
         events = tuple(replace(e, what=(None, *e.what[1:])) if e.kind == "set" else e for e in self.events)
         return replace(self, options={**self.options, **own}, groups=(), events=events)
 
-    def source(self) -> str:
-        """The curvature source that the run ends with."""
+    def source(self, step: int) -> str:
+        """The curvature source of a step."""
         found = self.options.get("curvature", "sampled_labels" if self.method == "SophiaG" else "spsa")
-        later = [e.what[2] for e in self.events if e.kind == "set" and e.what[1] == "curvature"]
+        later = [e.what[2] for e in self.events if e.kind == "set" and e.what[1] == "curvature" and e.step <= step]
         return str(later[-1] if later else found)
 
 

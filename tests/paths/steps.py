@@ -30,7 +30,7 @@ def by_optimizer(case: Case, model: nn.Module, optimizer: Any, disturb: float = 
             return value
 
         own = models.batch_of(t, 1, str(batch["ids"].device))
-        more = models.curvature_closure(case.source(), model, own)
+        more = models.curvature_closure(case.source(t), model, own)
         return optimizer.step(closure, more) if more else optimizer.step(closure)
 
     return step
