@@ -217,7 +217,7 @@ def test_a_look_ahead_leaves_the_schedule_where_it_is():
         optimizer.step(lambda: loss(model))
     assert optimizer.foresee().rules[0].lr == 0.1 / 3
     optimizer.compare_gradient(lambda: loss(model))
-    Engine(model, optimizer, loss, capture=False)
+    Engine(model, optimizer, loss, capture="repeat")
     assert optimizer.param_groups[0]["lr"] == 0.1 / 2
     optimizer.step(lambda: loss(model))
     assert optimizer.param_groups[0]["lr"] == 0.1 / 3
