@@ -128,7 +128,7 @@ class PeakBytes(Lookup):
         return cache[method, state_dtype]
 
 
-def step_over_floor(method: str, size: int, dtype: str, repeats: int = 7) -> float:
+def step_over_floor(method: str, size: int, dtype: str, repeats: int = 4) -> float:
     """Seconds of a step over those of its floor, each part at the best of several repeats."""
     import torch
 
@@ -155,7 +155,7 @@ def step_over_floor(method: str, size: int, dtype: str, repeats: int = 7) -> flo
     return (best["step"] - 2 * best["loss"]) / floor
 
 
-def step_over_own_floor(method: str, size: int = SIZES[-1], repeats: int = 5) -> float:
+def step_over_own_floor(method: str, size: int = SIZES[-1], repeats: int = 3) -> float:
     """Seconds of a step over those of its own random numbers, and of its passes over parameters and state."""
     import torch
 
