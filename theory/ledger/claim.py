@@ -150,7 +150,7 @@ class Search:
         relation: How the statement relates the sides.
         target: The printed or the repaired statement.
         num_examples: Instances in a normal run; the profile ``deep`` multiplies it.
-        least: Where given, the search ends after so many instances, or later, once each false constant has fallen.
+        least: Where given, a strategy's instances end after so many, or later, once each false constant has fallen.
     """
 
     text: str

@@ -140,8 +140,7 @@ def shortened(claim: Claim) -> Claim:
     They look on until each false constant has fallen, for one that refutes none says nothing.
     """
     evidence = tuple(
-        replace(one, least=-(-one.num_examples // 8)) if isinstance(one, Search) else one
-        for one in claim.evidence
+        replace(one, least=-(-one.num_examples // 8)) if isinstance(one, Search) else one for one in claim.evidence
     )
     return replace(claim, evidence=evidence, printed_proof=None, reading=None)
 

@@ -117,7 +117,8 @@ def run(search: Search, claim: Claim) -> tuple[bool, str, tuple[Power, ...]]:
     """Whether the search finds nothing against the statement and something against each false twin; the numbers."""
     seen: list[Any] = []
     fallen: dict[str, int] = {}
-    enough = _enough(search, claim, fallen) if search.least is not None else None
+    short = search.least is not None and search.cases is None  # cases are gone through in full
+    enough = _enough(search, claim, fallen) if short else None
     found, looked = _look(search, values_of(claim), seen, enough)
     if not callable(search.strategy) and settings.get_current_profile_name() != "deep":
         search = replace(search, strategy=None, cases=seen)  # the same are drawn for each constant
@@ -165,8 +166,8 @@ def _enough(search: Search, claim: Claim, fallen: dict[str, int]) -> Callable[[A
     def enough(instance: Any) -> bool:
         nonlocal looked
         looked += 1
-        for name, given in tuple(left.items()):
-            lhs, rhs = search.sides(instance, **given)
+        for name, taken in tuple(left.items()):
+            lhs, rhs = search.sides(instance, **taken)
             if not related(lhs, search.relation, rhs):
                 fallen[name] = looked
                 del left[name]
