@@ -11,14 +11,19 @@ STEPS = 20
 SIZE = 1 << 14
 
 
-class OptimizerStep(Lookup):
+STATES = ["float32", "bfloat16", "8bit"]
+
+
+class _Counts(Lookup):
+    def setup_cache(self) -> dict:
+        return values(count, itertools.product(METHODS)) | values(state_bytes, itertools.product(METHODS, STATES))
+
+
+class OptimizerStep(_Counts):
     """What 20 steps ask of the loss, the generator and memory."""
 
     params = (list(METHODS),)
     param_names = ("method",)
-
-    def setup_cache(self) -> dict:
-        return values(count, itertools.product(*self.params))
 
     def track_losses_of_20_steps(self, cache: dict, method: str) -> int:
         """How often the closure was asked; a backward is not counted."""
@@ -37,15 +42,12 @@ class OptimizerStep(Lookup):
     track_parameter_passes_of_20_steps.unit = "passes"
 
 
-class State(Lookup):
+class State(_Counts):
     """Bytes of optimizer state for each float32 parameter, after three steps."""
 
-    params = (list(METHODS), ["float32", "bfloat16", "8bit"])
+    params = (list(METHODS), STATES)
     param_names = ("method", "state_dtype")
     unit = "bytes"
-
-    def setup_cache(self) -> dict:
-        return values(state_bytes, itertools.product(*self.params))
 
     def track_state_bytes_of_a_parameter(self, cache: dict, method: str, state_dtype: str) -> float:
         return cache[method, state_dtype]

@@ -27,7 +27,7 @@ class Import:
 
 
 class BeyondTorch:
-    """In turns with interpreters that import torch alone, the fastest of three each."""
+    """What is imported after torch, the fastest of three interpreters."""
 
     version = "1"
     unit = "seconds"
@@ -37,11 +37,6 @@ class BeyondTorch:
             from helene import MeZO  # noqa: F401
 
     def track_import_helene_minus_import_torch(self) -> float:
-        code = "import time; start = time.perf_counter(); {}; print(time.perf_counter() - start)"
-        seconds: dict[str, list[float]] = {"import torch": [], f"import torch; {OURS}": []}
-        for _ in range(3):
-            for imports, found in seconds.items():
-                command = [sys.executable, "-c", code.format(imports)]
-                found.append(float(subprocess.run(command, capture_output=True, check=True).stdout))
-        alone, both = (min(found) for found in seconds.values())
-        return both - alone
+        code = f"import time, torch; start = time.perf_counter(); {OURS}; print(time.perf_counter() - start)"
+        command = [sys.executable, "-c", code]
+        return min(float(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(3))

@@ -19,29 +19,32 @@ METHODS = ["MeZO", "Helene", "ZOAdam"]
 LAYERS, WIDTH, OUTPUTS = 16, 32, 160  # the last layer is as large as five of the others
 
 
-class Launches(Lookup):
+COPIES = ["in blocks", "at once"]
+
+
+class _Counts(Lookup):
+    def setup_cache(self) -> dict:
+        launches = values(count_launches, itertools.product(METHODS, COPIES))
+        return launches | values(count_operations, itertools.product(METHODS))
+
+
+class Launches(_Counts):
     """Kernels of the third step: copies of both probes, and the update."""
 
-    params = (METHODS, ["in blocks", "at once"])
+    params = (METHODS, COPIES)
     param_names = ("method", "copies")
     unit = "launches"
-
-    def setup_cache(self) -> dict:
-        return values(count_launches, itertools.product(*self.params))
 
     def track_launches_of_a_step(self, cache: dict, method: str, copies: str) -> int:
         return cache[method, copies]
 
 
-class Operations(Lookup):
+class Operations(_Counts):
     """Operations of torch in the third step on the CPU, two forwards of 32 among them."""
 
     params = (METHODS,)
     param_names = ("method",)
     unit = "operations"
-
-    def setup_cache(self) -> dict:
-        return values(count_operations, itertools.product(*self.params))
 
     def track_operations_of_a_step(self, cache: dict, method: str) -> int:
         return cache[(method,)]

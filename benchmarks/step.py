@@ -38,7 +38,19 @@ class Step:
             self.optimizer.step(self.loss)
 
 
-class OverFloor(Cached):
+OTHERS, LARGE = [method for method in METHODS if method not in TIMED], ["MeZO", "Helene"]
+
+
+class _Ratios(Cached):
+    """One process for all, for it imports torch for seconds."""
+
+    def setup_cache(self) -> dict:
+        small = values(step_over_floor, itertools.product(TIMED, SIZES, DTYPES))
+        others = values(step_over_own_floor, itertools.product(OTHERS))
+        return small | others | values(large_over_floor, itertools.product(LARGE))
+
+
+class OverFloor(_Ratios):
     """The same steps as multiples of their floor, measured in turns in one process.
 
     The floor: three draws of the direction (and one of rounding words, in bfloat16) at the generator's rate, and every
@@ -49,14 +61,8 @@ class OverFloor(Cached):
     param_names = ("method", "size", "dtype")
     unit = "ratio"
 
-    def setup_cache(self) -> dict:
-        return values(step_over_floor, itertools.product(*self.params))
-
     def track_multiple_of_the_floor(self, cache: dict, method: str, size: int, dtype: str) -> float:
         return cache[method, size, dtype]
-
-
-OTHERS = [method for method in METHODS if method not in TIMED]
 
 
 class OtherStep:
@@ -82,7 +88,7 @@ class OtherStep:
             self.optimizer.step(self.loss)
 
 
-class OtherOverFloor(Cached):
+class OtherOverFloor(_Ratios):
     """The same steps as multiples of what their own random numbers and passes over memory take, in turns.
 
     Methods that call backward are far above it, for the loss's backward is in their step; one whose passes find their
@@ -93,22 +99,16 @@ class OtherOverFloor(Cached):
     param_names = ("method",)
     unit = "ratio"
 
-    def setup_cache(self) -> dict:
-        return values(step_over_own_floor, itertools.product(*self.params))
-
     def track_multiple_of_the_floor(self, cache: dict, method: str) -> float:
         return cache[(method,)]
 
 
-class LargeOverFloor(Cached):
+class LargeOverFloor(_Ratios):
     """A step over 10 million float32 parameters as a multiple of its floor."""
 
-    params = (["MeZO", "Helene"],)
+    params = (LARGE,)
     param_names = ("method",)
     unit = "ratio"
-
-    def setup_cache(self) -> dict:
-        return values(large_over_floor, itertools.product(*self.params))
 
     def track_multiple_of_the_floor(self, cache: dict, method: str) -> float:
         return cache[(method,)]
@@ -128,7 +128,7 @@ class PeakBytes(Lookup):
         return cache[method, state_dtype]
 
 
-def step_over_floor(method: str, size: int, dtype: str, repeats: int = 7) -> float:
+def step_over_floor(method: str, size: int, dtype: str, repeats: int = 4) -> float:
     """Seconds of a step over those of its floor, each part at the best of several repeats."""
     import torch
 
@@ -155,7 +155,7 @@ def step_over_floor(method: str, size: int, dtype: str, repeats: int = 7) -> flo
     return (best["step"] - 2 * best["loss"]) / floor
 
 
-def step_over_own_floor(method: str, size: int = SIZES[-1], repeats: int = 5) -> float:
+def step_over_own_floor(method: str, size: int = SIZES[-1], repeats: int = 3) -> float:
     """Seconds of a step over those of its own random numbers, and of its passes over parameters and state."""
     import torch
 

@@ -133,9 +133,9 @@ def profile(table: Table, cost: str = "forwards") -> Drawing | None:
 def section(table: Table, what: str = "curves") -> pages.Section:
     """All figures of a table: dev metric over forwards, dev loss over steps, the profile; open for the first task."""
     body: list[Any] = []
-    tasks = [task for task in dict.fromkeys((cell.kind, cell.task) for cell in table) if _drawn(table, *task)]
-    for index, (kind, task) in enumerate(tasks):
-        drawn = _drawn(table, kind, task)
+    each = {task: _drawn(table, *task) for task in dict.fromkeys((cell.kind, cell.task) for cell in table)}
+    tasks = {task: drawn for task, drawn in each.items() if drawn}
+    for index, ((kind, task), drawn) in enumerate(tasks.items()):
         body += drawn if index == 0 else [pages.details(f"{TASKS.get(task, task)} ({kind})", drawn)]
     drawing = profile(table) if len(tasks) > 1 else None  # of one task it says no more than the curves
     if drawing is not None:

@@ -155,7 +155,7 @@ def test_an_odd_summary_does_not_stop_the_index(tmp_path):
 def test_a_drawing_that_cannot_be_written_leaves_none_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(ValueError, match=r"cannot write .*d\.png: No space left on device; free some space"):
-        Drawing("<svg/>", b"png", "alt").save(tmp_path, "d")
+        Drawing("<svg/>", lambda: b"png", "alt").save(tmp_path, "d")
     assert [path.name for path in tmp_path.iterdir()] == ["d.svg"]
 
 

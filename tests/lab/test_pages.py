@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 FIGURE = Drawing(
     '<svg role="img" xmlns="http://www.w3.org/2000/svg"><defs><path id="f1-a"/></defs><use href="#f1-a"/></svg>',
-    b"",
+    bytes,
     "alt",
 )
 
@@ -333,7 +333,7 @@ def test_letters_are_drawn_once_for_all_figures_of_a_page():
             for letter, d in {"a": "M 0 0", "b": own}.items()
         )
         uses = f'<use href="#{name}-a"/><use href="#{name}-b" transform="translate(5 0)"/>'
-        return Drawing(f'<svg role="img"><defs>{outlines}</defs>{uses}</svg>', b"", "alt")
+        return Drawing(f'<svg role="img"><defs>{outlines}</defs>{uses}</svg>', bytes, "alt")
 
     figures = [pages.figure(drawing(name, own), "c") for name, own in (("f1", "M 1 1"), ("f2", "M 2 2"))]
     text = pages.render_page(title="T", answer="A", sections=[pages.Section("S", figures)], command="c")

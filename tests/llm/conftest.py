@@ -1,3 +1,4 @@
+import gc
 import os
 import sys
 from pathlib import Path
@@ -26,6 +27,15 @@ def own_cache(tmp_path_factory):
         del os.environ["HELENE_CACHE"]
     else:
         os.environ["HELENE_CACHE"] = before
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects():
+    """Every run ends in a collection, which walks through all that is alive: not through what a module starts with."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

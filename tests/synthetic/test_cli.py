@@ -20,7 +20,7 @@ title = "tiny"
 family = "quadratic"
 problem = { kind = "quadratic", spectrum = { levels = [1.0, 2.0] } }
 n = [1, 2, 4]
-w = [4, 8, 16]
+w = [4, 8]
 max_d = 32
 starts = [{ kind = "coordinate", size = 1.0 }]
 methods = ["helene", "mezo", "per_layer"]
@@ -55,14 +55,14 @@ def records(out):
 
 
 def test_killed_at_any_moment_it_goes_on_and_ends_the_same(tmp_path, tiny, capsys):
-    """SIGKILL after 15 finished cells of 40: the same bytes in the end but for provenance and seconds."""
+    """SIGKILL after 10 finished cells of 30: the same bytes in the end but for provenance and seconds."""
     from helene.cli import main
 
     whole = main(command(tiny, tmp_path / "a" / "reports")[3:])
     assert whole in (0, 1), capsys.readouterr().err
     out = tmp_path / "b" / "reports"
     path, kept = out / "scaling" / "records.sqlite", {}
-    for least in (15,):
+    for least in (10,):
         process = subprocess.Popen(
             command(tiny, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment()
         )
@@ -166,11 +166,11 @@ def test_a_target_below_the_noise_floor_is_an_error():
 
 def test_a_disk_that_fills_up_keeps_what_is_finished(tiny, tmp_path):
     """A limit on the size of files stands in for a full disk."""
-    limited = ["bash", "-c", 'ulimit -f 60 && exec "$@"', "bash", *command(tiny, tmp_path)]  # KiB: some of the 40 cells
+    limited = ["bash", "-c", 'ulimit -f 60 && exec "$@"', "bash", *command(tiny, tmp_path)]  # KiB: some of the 30 cells
     full = subprocess.run(limited, capture_output=True, text=True, env=environment())
     assert full.returncode == 2, full.stderr
     assert "free some space" in full.stderr.splitlines()[-1]
-    assert 0 < len(records(tmp_path)) < 40
+    assert 0 < len(records(tmp_path)) < 30
 
 
 def test_a_preset_may_begin_with_a_byte_order_mark(tiny):

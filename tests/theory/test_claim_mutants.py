@@ -65,7 +65,8 @@ def test_every_false_constant_is_refuted(claim: Claim) -> None:
         for seen in (claim, shortened(claim)):  # by itself, and where another rests on it
             assert not all(examine(search, false).confirmed for search in of_kind(seen, Search)), name
         same = with_constant(claim, name, false=one.claimed)
-        found = [examine(replace(search, num_examples=20), same) for search in of_kind(claim, Search)]
+        searches = of_kind(claim, Search) + of_kind(shortened(claim), Search)
+        found = [examine(replace(search, num_examples=20), same) for search in searches]
         assert name not in {power.constant for finding in found for power in finding.powers}
         findings = tuple(replace(finding, powers=()) for finding in examined(claim).findings)
         assert conclude(claim, replace(examined(claim), findings=findings)).failures

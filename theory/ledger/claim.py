@@ -150,6 +150,7 @@ class Search:
         relation: How the statement relates the sides.
         target: The printed or the repaired statement.
         num_examples: Instances in a normal run; the profile ``deep`` multiplies it.
+        least: Where given, a strategy's instances end after so many, or later, once each false constant has fallen.
     """
 
     text: str
@@ -161,6 +162,7 @@ class Search:
     relation: Relation = "<="
     target: Target = Target.PRINTED
     num_examples: int = 200
+    least: int | None = None
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,11 @@ def counterexample(
     strategy: SearchStrategy[Any] | None = None,
     cases: Sequence[Any] | None = None,
     num_examples: int = 200,
+    enough: Callable[[Any], bool] | None = None,
 ) -> tuple[Any, int]:
     """The first instance found where ``lhs relation rhs`` is false, or None, and how many were looked at.
+
+    Where ``enough`` is True of an instance it is the last.
 
     Raises:
         ValueError: If neither or both of strategy and cases are given, or there is no case.
@@ -78,7 +81,7 @@ def counterexample(
         looked += 1
         lhs, rhs = sides(instance)
         if related(lhs, relation, rhs):
-            return False
+            return enough is not None and enough(instance)
         found = instance
         return True
 
@@ -113,7 +116,10 @@ class Power:
 def run(search: Search, claim: Claim) -> tuple[bool, str, tuple[Power, ...]]:
     """Whether the search finds nothing against the statement and something against each false twin; the numbers."""
     seen: list[Any] = []
-    found, looked = _look(search, values_of(claim), seen)
+    fallen: dict[str, int] = {}
+    short = search.least is not None and search.cases is None  # cases are gone through in full
+    enough = _enough(search, claim, fallen) if short else None
+    found, looked = _look(search, values_of(claim), seen, enough)
     if not callable(search.strategy) and settings.get_current_profile_name() != "deep":
         search = replace(search, strategy=None, cases=seen)  # the same are drawn for each constant
     if found is not None:
@@ -121,7 +127,7 @@ def run(search: Search, claim: Claim) -> tuple[bool, str, tuple[Power, ...]]:
     powers = []
     for name in sorted(constants_of(search, claim)):
         one = claim.constants[name]
-        caught, tries = _look(search, values_of(claim, name))
+        caught, tries = (True, fallen[name]) if name in fallen else _look(search, values_of(claim, name))
         if caught is None:
             return False, f"no power: {plain(one.false)} for {plain(one.claimed)} («{name}») survived {tries}", ()
         factor = None if one.factor is None else float(one.factor)
@@ -145,7 +151,37 @@ def constants_of(search: Search, claim: Claim) -> set[str]:
     return needed(claim, names)
 
 
-def _look(search: Search, values: Mapping[str, Any], seen: list[Any] | None = None) -> tuple[Any, int]:
+def _enough(search: Search, claim: Claim, fallen: dict[str, int]) -> Callable[[Any], bool]:
+    """Whether ``least`` instances were looked at and each false constant fell among as many; notes where it fell."""
+    least, looked = search.least or 0, 0
+    left = {name: named_by(search.sides, values_of(claim, name)) for name in constants_of(search, claim)}
+    if callable(search.strategy):  # a false value draws other instances
+        for name in tuple(left):
+            caught, tries = _look(search, values_of(claim, name))
+            least = max(least, tries)
+            if caught is not None:
+                fallen[name] = tries
+        left = {}
+
+    def enough(instance: Any) -> bool:
+        nonlocal looked
+        looked += 1
+        for name, taken in tuple(left.items()):
+            lhs, rhs = search.sides(instance, **taken)
+            if not related(lhs, search.relation, rhs):
+                fallen[name] = looked
+                del left[name]
+        return not left and looked >= least
+
+    return enough
+
+
+def _look(
+    search: Search,
+    values: Mapping[str, Any],
+    seen: list[Any] | None = None,
+    enough: Callable[[Any], bool] | None = None,
+) -> tuple[Any, int]:
     given = named_by(search.sides, values)
 
     def sides(instance: Any) -> tuple[Any, Any]:
@@ -162,6 +198,7 @@ def _look(search: Search, values: Mapping[str, Any], seen: list[Any] | None = No
         strategy=strategy,
         cases=search.cases,
         num_examples=search.num_examples,
+        enough=enough,
     )
 
 

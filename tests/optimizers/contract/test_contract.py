@@ -14,7 +14,7 @@ from torch import nn
 from helene.rules import precision
 from tests.optimizers.contract.contract_table import DTYPES, METHODS, TARGETS, logistic, lora, quadratic, rosenbrock
 
-STEPS = 16
+STEPS = 8
 all_methods = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 
 
