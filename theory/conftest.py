@@ -6,6 +6,7 @@ that judges everything: ``--claim``, a single module, ``-k`` and the like print 
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 from helene.inputs import extras
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: threads of small products wait for each other
 
 try:
     from hypothesis import settings
@@ -177,6 +180,11 @@ def _records(config: pytest.Config) -> list[dict]:
 
 def _is_whole(config: pytest.Config) -> bool:
     return not config.stash[PARTIAL] and set(IDS) <= set(config.stash[RECORDS])
+
+
+def pytest_sessionfinish() -> None:
+    """What the claims have imported is not searched again at the end, which takes a second where torch is."""
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
