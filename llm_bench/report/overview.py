@@ -14,7 +14,7 @@ from helene.lab.runs import canonical
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers
 from llm_bench.report.compare import CONTROLS, TASKS, Duel, against_controls, duels, headline
-from llm_bench.report.ranked import HEADERS, NUMERIC, ROWS, gib_of, interval_of, seconds_of
+from llm_bench.report.ranked import HEADERS, NUMERIC, ROWS, gib_of, interval_of, seconds_of, to_target
 
 TITLE, COMMAND = "Fine-tuning language models", "helene llm pages"
 _FIRST = ("causal", "sst2")  # the task of the index page's table
@@ -127,10 +127,10 @@ def ranked(rows: Sequence[Row]) -> list[list[Any]]:
         seeds = f"{len(row['values'])}" + (f" of {wanted}" if len(row["values"]) < wanted else "")
         head = [row["label"], {"best": mean} if index == 0 else mean, interval_of(_numbers(row)), seeds]
         if row["method"] in CONTROLS:
-            out.append([*head, None, None, None])
+            out.append([*head, None, None, None, None])
             continue
-        times = [seconds_of(row["training_seconds"]), seconds_of(row["seconds_to_target"])]
-        out.append([*head, *times, gib_of(row["step_bytes"])])
+        reached = to_target(row["steps_to_target"], row["seconds_to_target"])
+        out.append([*head, *reached, seconds_of(row["training_seconds"]), gib_of(row["step_bytes"])])
     return out
 
 

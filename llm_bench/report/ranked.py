@@ -16,12 +16,12 @@ from llm_bench.report.compare import CONTROLS, TASKS, duels
 from llm_bench.report.labels import anchor, label
 
 Table = Mapping[Cell, tuple[CellRecords, Numbers | None]]
-HEADERS = ("method", "test, %", "95 % interval", "seeds", "seconds", "seconds to target", "GiB")
-NUMERIC = (1, 4, 5, 6)  # of these columns
+HEADERS = ("method", "test, %", "95 % interval", "seeds", "steps to target", "seconds to it", "seconds in all", "GiB")
+NUMERIC = (1, 4, 5, 6, 7)  # of these columns
 ROWS = "ʳ marks an interval of the test rows' sampling: no seed changes that result."
 CAPTION = (
-    "Test metric at the best dev step, mean over seeds, best first. Seconds are those of training, evaluation left "
-    f"out. GiB: the most that steps held on the card. {ROWS}"
+    "Test metric at the best dev step, mean over seeds, best first. Steps and seconds: medians over seeds, evaluation "
+    f"left out. GiB: the most that steps held on the card. {ROWS}"
 )
 
 
@@ -58,14 +58,14 @@ def _row(cell: Cell, what: CellRecords, found: Numbers, best: bool) -> list[Any]
     name = Markup('<a href="#{}">{}</a>').format(anchor(cell), label(cell.method, cell.tuning))
     mean = Markup("<strong>{}</strong>" if best else "{}").format(f"{found.mean:.1f}")
     if cell.method in CONTROLS:
-        return [name, mean, interval_of(found), seeds_of(what, found), None, None, None]
+        return [name, mean, interval_of(found), seeds_of(what, found), None, None, None, None]
     return [
         name,
         mean,
         interval_of(found),
         seeds_of(what, found),
+        *to_target(found.steps, found.seconds),
         seconds_of(found.training_seconds),
-        "no target" if found.seconds is None else seconds_of(found.seconds),
         gib_of(found.bytes),
     ]
 
@@ -76,9 +76,16 @@ def interval_of(found: Numbers) -> str | None:
     return None if ends is None else pages.interval(*ends) + ("ʳ" if found.over_rows else "")
 
 
+def to_target(steps: float | None, seconds: float | None) -> tuple[str | None, str | None]:
+    """Steps and seconds for people, medians over seeds; one mark where most missed it, or where there is none."""
+    if steps is None or seconds is None:
+        return "no target", None
+    return ("not reached", None) if math.isinf(steps) else (f"{steps:,.0f}", seconds_of(seconds))
+
+
 def seconds_of(value: float | None) -> str | None:
-    """Seconds for people; a miss is named."""
-    return None if value is None else "not reached" if math.isinf(value) else pages.number(value)
+    """Seconds for people."""
+    return None if value is None else pages.number(value)
 
 
 def gib_of(size: float | None) -> str | None:
