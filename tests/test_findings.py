@@ -164,6 +164,36 @@ def test_the_page_on_the_engine():
         ]
 
 
+PADDED = {  # of the page on the engine: tasks and the rows that a step of theirs was measured with
+    "SST-2, causal": "groups-causal-sst2",
+    "COPA, causal": "all-causal-copa",
+    "WiC, causal": "all-causal-wic",
+    "WSC, causal": "all-causal-wsc",
+    "CB, causal": "groups-causal-cb",
+    "SQuAD, causal": "brief-causal-squad",
+    "SST-2, masked": "all-masked-sst2",
+    "TREC, masked": "all-masked-trec",
+    "SNLI, masked": "all-masked-snli",
+    "MNLI, masked": "all-masked-mnli",
+    "RTE, masked": "all-masked-rte",
+}
+
+
+def padded_rows() -> list[list[str]]:
+    """Of MeZO's runs: tokens that a batch holds, places that a forward computes, the share of padding among these."""
+    found = []
+    for name, file in PADDED.items():
+        runs = [r for r in read_jsonl(LLM / "rows" / f"{file}.jsonl") if r.config["method"] == "mezo"]
+        runs = [r.result for r in runs if r.result.get("padded_tokens") and r.result["steps"]]
+        held, computed = (median(r[key] / r["steps"] for r in runs) for key in ("tokens", "padded_tokens"))
+        found.append([name, f"{held:,.0f}", f"{computed:,.0f}", f"{1 - held / computed:.0%}".replace("%", " %")])
+    return found
+
+
+def test_the_padding_that_the_page_on_the_engine_tells_of():
+    assert table("docs/findings/engine.md", "| task | tokens a batch")[1:] == padded_rows()
+
+
 FAMILIES = {  # of the page on scaling: the series of its records, without the method
     "quadratics": "quadratic-coordinate",
     "quadratics, d to 4,096": "large-coordinate",
