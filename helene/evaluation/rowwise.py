@@ -246,7 +246,8 @@ class RowPerturbation(TorchFunctionMode):
         return y if bias is None else y + self._spread(bias, y, function)
 
     def _has_kernel(self, y: Tensor, x: Tensor) -> bool:
-        return self.factors.rank == 1 and y.dim() > 1 and kernels.has_kernel(y) and x.dtype != torch.float64
+        plain = not torch._C._functorch.is_functorch_wrapped_tensor(y)  # torch.func's have no memory of their own
+        return self.factors.rank == 1 and y.dim() > 1 and plain and kernels.has_kernel(y) and x.dtype != torch.float64
 
     def _launch(self, y: Tensor, x: Tensor, index: int, bias: Tensor | None, function: str, transposed: bool) -> Tensor:
         """`_product` by the kernel that adds both terms in one pass over y."""

@@ -223,7 +223,7 @@ def add_product(
     """y += radius x u_g v_gᵀ for the rows of each group, and its bias; one launch, in place.
 
     Args:
-        y: Shape (..., out), contiguous, whose first axes are groups equal parts.
+        y: Shape (..., out), contiguous; groups are equal parts of its places, in their order.
         x: Shape (..., in), contiguous, of any floating dtype.
         numbers: Of `helene.evaluation.factors`, rank 1.
         radius: What z is multiplied by.

@@ -65,7 +65,7 @@ def low_rank(numbers, weights, first, columns, numel, start, local, inside, GROU
     return g
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_places", "each"])
 def add_product(y, x, numbers, bias, radius, num_places, each, seen, given, own, NUM_IN: tl.constexpr,
                 NUM_OUT: tl.constexpr, HAS_BIAS: tl.constexpr, ALIKE: tl.constexpr, PLACES: tl.constexpr,
                 BLOCK: tl.constexpr, SPAN: tl.constexpr):  # fmt: skip

@@ -58,3 +58,17 @@ def test_a_forward_is_torchs(
     apart = max((plus - ours).abs().max(), (minus - theirs).abs().max())
     assert apart <= 16 * torch.finfo(dtype).eps * plus.abs().max()
     assert (plus - minus).abs().max() > 100 * apart * (1 if dtype == torch.float32 else 0.05)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_rows_under_vmap_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor of torch.func has no memory that a kernel could read."""
+    layer = torch.nn.Linear(5, 7)
+    targets = [Target(p, 7 + i, name) for i, (name, p) in enumerate(layer.named_parameters())]
+    factors, x = Factors(targets, groups=1, rank=1).draw(3, 5), torch.randn(4, 2, 5)
+    made = []
+    for choice in ("torch", "triton"):
+        monkeypatch.setenv("HELENE_KERNELS", choice)
+        with torch.no_grad(), RowPerturbation(targets, factors, 0.1):
+            made.append(torch.func.vmap(layer)(x))
+    assert torch.equal(*made)
