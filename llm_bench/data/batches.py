@@ -92,6 +92,41 @@ def collate(
                 f"examples of one batch have {sorted(counts)} options; a classification loss needs one number"
             )
         batch["labels"] = torch.tensor([example.gold[0] for example in examples])
+    return to_device(batch, device)
+
+
+def packed(batch: Batch, total: int) -> Batch:
+    """The batch with its real tokens one after the other, in one row of ``total`` places; padding is left out.
+
+    Layers that see each place alone run on these, and attention sees rows again (`llm_bench.models.packing`).
+
+    Args:
+        batch: From `collate`, on the CPU.
+        total: At least the number of real tokens; places to spare hold the first token again, and nothing sees them.
+
+    Returns:
+        The same but ``input_ids`` (1, total), and sites as places of it; with ``places`` (total,), where each lies in
+        the flattened rows, and ``slots`` (rows, time), where each place of a row lies in it, 0 for padding.
+
+    Raises:
+        ValueError: If the tokens do not fit.
+    """
+    mask = batch["attention_mask"]
+    real = mask.flatten().nonzero().flatten()
+    if len(real) > total:
+        raise ValueError(f"the batch holds {len(real)} tokens, and total is {total}; take a larger total")
+    places = real[:1].expand(total).clone()
+    places[: len(real)] = real
+    slots = torch.zeros(mask.numel(), dtype=torch.int64)
+    slots[real] = torch.arange(len(real))
+    sites = slots.view_as(mask)[batch["site_rows"], batch["site_positions"]]
+    ids = batch["input_ids"].flatten()[places][None]
+    moved = {"input_ids": ids, "site_rows": torch.zeros_like(sites), "site_positions": sites}
+    return {**batch, **moved, "places": places, "slots": slots.view_as(mask)}
+
+
+def to_device(batch: Batch, device: torch.device | str) -> Batch:
+    """The batch there; copies to a GPU are not waited for."""
     if torch.device(device).type == "cpu":
         return batch
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in batch.items()}

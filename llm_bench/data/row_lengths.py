@@ -1,4 +1,4 @@
-"""Lengths of rows for captured steps: few, for each is captured for itself, yet close to what the batches need."""
+"""Sizes of batches for captured steps: few, for each is captured for itself, yet close to what the batches need."""
 
 from __future__ import annotations
 
@@ -39,3 +39,36 @@ def length_of(longest: int, lengths: tuple[int, ...]) -> int:
     """The least of the lengths that is enough; the next multiple of `PAD_TO` where none is."""
     place = bisect_left(lengths, longest)
     return lengths[place] if place < len(lengths) else multiple_of(longest, PAD_TO)
+
+
+# What a place of a row costs beside one that every layer sees, where tokens are packed: attention's share.
+ATTENTION_SHARE = 4
+
+
+class PackedSizes:
+    """The sizes of a run's packed batches: lengths of the rows that attention sees, and tokens in all for each of them.
+
+    Args:
+        needs: For each step of a run its longest row, its number of rows and of tokens.
+    """
+
+    def __init__(self, needs: Iterable[tuple[int, int, int]]) -> None:
+        steps = list(needs)
+        self.lengths = row_lengths(((n, count) for n, count, _ in steps), ATTENTION_SHARE * CAPTURE_TOKENS)
+        tokens: dict[int, list[tuple[int, int]]] = {}
+        for longest, _, total in steps:
+            tokens.setdefault(self.length(longest), []).append((total, 1))
+        self.totals = {length: row_lengths(same) for length, same in tokens.items()}
+
+    def length(self, longest: int) -> int:
+        """Of the rows of a batch whose longest is this."""
+        return length_of(longest, self.lengths)
+
+    def total(self, longest: int, tokens: int) -> int:
+        """Places of a batch with so many tokens."""
+        return length_of(tokens, self.totals.get(self.length(longest), ()))
+
+    @property
+    def count(self) -> int:
+        """How many shapes there are."""
+        return sum(map(len, self.totals.values()))

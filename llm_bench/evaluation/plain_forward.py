@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from llm_bench.data.batches import Batch, packed, to_device
 from llm_bench.data.encode import Encoded
 from llm_bench.evaluation.evaluate import score
+from llm_bench.evaluation.scoring import site_logits
 from llm_bench.models import attention
 from llm_bench.models.loading import LanguageModel, quiet
 from llm_bench.models.positions import SIDES, Side, accepts
@@ -73,8 +75,32 @@ def plain_scores(model: LanguageModel, examples: Sequence[Encoded]) -> tuple[lis
             spread = max(spread, logits.std(dim=-1).max().item())
             likelihoods = logits.log_softmax(dim=-1).cpu()
             scores.append(np.array([_sum(likelihoods, example, option) for option in example.options]))
-    chain = sum(1 for module in model.module.modules() if not list(module.children()))
-    return scores, NEGLIGIBLE + 4.0 * _rounding(model.module) * math.sqrt(2.0 * chain) * spread
+    return scores, _limit(model.module, spread)
+
+
+def _limit(module: nn.Module, spread: float) -> float:
+    chain = sum(1 for part in module.modules() if not list(part.children()))
+    return NEGLIGIBLE + 4.0 * _rounding(module) * math.sqrt(2.0 * chain) * spread
+
+
+def runs_packed(model: LanguageModel, batch: Batch) -> bool:
+    """Whether a model gives a batch's logits also where its tokens are packed (`llm_bench.models.packing`).
+
+    Args:
+        model: In evaluation mode.
+        batch: From `collate`, on the CPU.
+    """
+    together = packed(batch, int(batch["attention_mask"].sum()))
+    with torch.inference_mode():
+        plain = site_logits(model.module, to_device(batch, model.device))
+        try:
+            ours = site_logits(model.module, to_device(together, model.device))
+        except torch.OutOfMemoryError:
+            raise
+        except (ValueError, RuntimeError, IndexError):
+            return False  # it takes nothing but rows
+        limit = _limit(model.module, plain.std(dim=-1).max().item())
+        return bool((plain.log_softmax(-1) - ours.log_softmax(-1)).square().mean().sqrt() <= limit)
 
 
 def _logits(model: LanguageModel, row: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from helene.evaluation import rows
 from llm_bench.data.batches import Batch
+from llm_bench.models.packing import Packing, packing
 from llm_bench.models.positions import accepts, position_ids
 
 
@@ -32,8 +33,15 @@ def site_states(module: Any, batch: Batch) -> Tensor:
 def _at_sites(module: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     mask = batch["attention_mask"]
     more = {"use_cache": False} if accepts(module, "use_cache") else {}
-    with rows.whole(), _only_at(module, batch["site_rows"], batch["site_positions"]) as kept:
-        output = module(input_ids=batch["input_ids"], attention_mask=mask, **position_ids(module, mask), **more)
+    positions = position_ids(module, mask)
+    with ExitStack() as stack:
+        stack.enter_context(rows.whole())
+        kept = stack.enter_context(_only_at(module, batch["site_rows"], batch["site_positions"]))
+        if "places" in batch:
+            stack.enter_context(packing(Packing(batch["places"], batch["slots"], mask)))
+            positions = {name: each.flatten()[batch["places"]][None] for name, each in positions.items()}
+            mask = torch.ones_like(batch["input_ids"])
+        output = module(input_ids=batch["input_ids"], attention_mask=mask, **positions, **more)
     if output.logits.shape[:2] != (1, batch["site_rows"].numel()):
         raise ValueError(
             f"{type(module).__name__} does not pass its hidden states through the module its head is expected at; "

@@ -19,6 +19,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from llm_bench.models.packing import current
+
 NAME = "helene"
 
 _TAKEN = {"softcap", "position_bias", "sliding_window"}  # the window is in the mask already
@@ -93,6 +95,11 @@ def attend(
     Raises:
         ValueError: If a model gives it an argument that it does not take: leaving one out would change the scores.
     """
+    packing = current()
+    if packing is not None and kwargs.get("position_bias") is not None:
+        raise ValueError(f"{type(module).__name__} has a bias for each pair of places, which packed tokens have not")
+    if packing is not None:
+        query, key, value = (packing.in_rows(x) for x in (query, key, value))
     bare = _Capture.bare or _Capture.seen is not None
     if _Capture.seen is not None:
         _Capture.seen.append((module, key, value))
@@ -110,10 +117,12 @@ def attend(
                 attention_mask, (prefix.key.shape[1], 0), value=True if attention_mask.dtype == torch.bool else 0.0
             )
     if kwargs.get("softcap") is not None:
-        return _written_out(query, key, value, attention_mask, scaling, dropout, kwargs["softcap"]), None
-    return sdpa_attention_forward(
-        module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=False, **kwargs
-    )
+        output = _written_out(query, key, value, attention_mask, scaling, dropout, kwargs["softcap"])
+    else:
+        output, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=False, **kwargs
+        )
+    return output if packing is None else packing.in_one(output), None
 
 
 def _refuse_unknown(module: nn.Module, arguments: Mapping[str, Any], taken: set[str]) -> None:
@@ -152,6 +161,10 @@ def _written_out(
 
 
 def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    packing = current()
+    if packing is not None:
+        rows, time = packing.mask.shape
+        kwargs |= {"batch_size": rows, "q_length": time, "kv_length": time, "attention_mask": packing.mask.bool()}
     mask = sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
     return _without_blind(mask) if torch.is_grad_enabled() else mask
 

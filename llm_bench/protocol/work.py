@@ -9,9 +9,10 @@ from pathlib import Path
 from llm_bench.data import token_cache
 from llm_bench.data.batches import COARSE_SITES, PAD_TO, multiple_of
 from llm_bench.data.encode import Encoded
-from llm_bench.data.row_lengths import length_of, row_lengths
+from llm_bench.data.row_lengths import PackedSizes, length_of, row_lengths
 from llm_bench.data.stream import BatchStream
 from llm_bench.models.loading import LanguageModel, load_tokenizer, special_tokens
+from llm_bench.runs import methods
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.runs.environment import Environment, split_of
 from llm_bench.runs.predicted_memory import TYPICAL_TOKENS
@@ -87,13 +88,21 @@ def counted(config: RunConfig, env: Environment) -> Work:
     stream = BatchStream(len(train), config.batch_size, config.data_seed)
     steps = range(1, min(config.steps, 2000) + 1)
     batches = [[n for i in stream.rows(step) for n in lengths[i]] for step in steps]
-    needs = [(max(config.row_length, *batch), len(batch)) for batch in batches]
-    sizes = row_lengths(needs) if config.engine else ()
-    padded = sum(length_of(longest, sizes) * count for longest, count in needs) / len(needs)
+    needs = [(max(config.row_length, *batch), len(batch), sum(batch)) for batch in batches]
+    padded, shapes = _places(config, needs)
     own = sum(len(e.sites) for e in train) / len(train) * stream.batch_size
     sites = _sites(config, stream.batch_size, own)
     test = mean * len(split.test)
-    return Work(padded, sites, len(sizes), _tokens(train), dev_tokens, test, len(split.test))
+    return Work(padded, sites, shapes, _tokens(train), dev_tokens, test, len(split.test))
+
+
+def _places(config: RunConfig, needs: list[tuple[int, int, int]]) -> tuple[float, int]:
+    """Places of a step in the mean, and shapes of batches that are captured; a model that packs is supposed."""
+    if config.engine and methods.takes_packed(config.method):
+        packed = PackedSizes(needs)
+        return sum(packed.total(longest, tokens) for longest, _, tokens in needs) / len(needs), packed.count
+    sizes = row_lengths((longest, count) for longest, count, _ in needs) if config.engine else ()
+    return sum(length_of(longest, sizes) * count for longest, count, _ in needs) / len(needs), len(sizes)
 
 
 def _sites(config: RunConfig, batch: int, own: float) -> float:

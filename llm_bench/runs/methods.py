@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, cast
 
 from torch import nn
@@ -92,6 +93,12 @@ def takes_eps(name: str) -> bool:
     from helene.steps.plan import names
 
     return "eps" in names(_class(get_method(name)).PROBING)
+
+
+@cache
+def takes_packed(name: str) -> bool:
+    """Whether steps of a method may run on packed tokens: they are captured, and ask for no example's own loss."""
+    return captured(name) and not takes_examples(name)
 
 
 def takes_examples(name: str) -> bool:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from llm_bench.data import token_cache
-from llm_bench.data.batches import Batch, collate
+from llm_bench.data.batches import Batch, collate, packed, to_device
 from llm_bench.data.encode import Encoded
-from llm_bench.data.row_lengths import length_of, row_lengths
+from llm_bench.data.row_lengths import PackedSizes, length_of, row_lengths
 from llm_bench.data.splits import Split
 from llm_bench.data.stream import BatchStream
 from llm_bench.evaluation import evaluate
+from llm_bench.evaluation.plain_forward import runs_packed
 from llm_bench.evaluation.preflight import preflight
 from llm_bench.evaluation.scoring import EXAMPLE_LOSSES, LOSSES
 from llm_bench.models import attention, loading, tuning
 from llm_bench.models.loading import LanguageModel
+from llm_bench.models.positions import accepts
 from llm_bench.runs import methods, products
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.environment import Environment, split_of
@@ -62,7 +64,8 @@ class Session:
             self.model = model or loading.load(env.source(config.model), config.kind, config.dtype, env.device)
             self.reset: tuning.Reset = tuning.prepare(self.model, config.tuned_by())
         self._tokens: dict[Any, Tokens] = {}
-        self._lengths: dict[Any, tuple[int, ...]] = {}
+        self._found_sizes: dict[Any, Any] = {}
+        self._packs: bool | None = None  # not known before the first captured step
         self._preflights: dict[str, dict[str, Any]] = {}
 
     def fresh_peaks(self) -> PeakBytes:
@@ -114,29 +117,47 @@ class Session:
 
     def batch(self, config: RunConfig, rows: Sequence[int]) -> Batch:
         """A training batch on the device."""
+        train = self.tokens(config).train
+        longest, _, tokens = _needs(train, rows, config.row_length)
+        if not config.engine:
+            return to_device(self._rows(config, rows, config.row_length), self.model.device)
+        if not self.packs(config):
+            lengths = self._sizes(config, lambda needs: row_lengths((n, count) for n, count, _ in needs))
+            return to_device(self._rows(config, rows, length_of(longest, lengths)), self.model.device)
+        sizes = self._sizes(config, PackedSizes)
+        together = packed(self._rows(config, rows, sizes.length(longest)), sizes.total(longest, tokens))
+        return to_device(together, self.model.device)
+
+    def packs(self, config: RunConfig) -> bool:
+        """Whether steps run on packed tokens: the method may, and the model gives what it gives for padded rows."""
+        if not methods.takes_packed(config.method) or not accepts(self.model.module, "position_ids"):
+            return False
+        if self._packs is None:
+            batch = self._rows(config, range(min(4, len(self.tokens(config).train))), 0)
+            self._packs = runs_packed(self.model, batch)
+        return self._packs
+
+    def _rows(self, config: RunConfig, rows: Sequence[int], length: int) -> Batch:
         tokens = self.tokens(config)
         return collate(
             [tokens.train[row] for row in rows],
             self.model.pad_id,
             self.model.side,
             labels=tokens.task.loss == "classification",
-            length=max(config.row_length, self._length(config, rows)),
+            length=length,
             coarse=config.engine,
-            device=self.model.device,
         )
 
-    def _length(self, config: RunConfig, rows: Sequence[int]) -> int:
-        """Of the batch's rows, where steps are captured: one of the few that the run has; else 0."""
-        if not config.engine:
-            return 0
-        train = self.tokens(config).train
+    def _sizes(self, config: RunConfig, sizes_of: Callable[[list[tuple[int, int, int]]], Any]) -> Any:
+        """Sizes of the run's batches, found once."""
         names = ("task", "data_seed", "k", "num_train", "num_dev", "num_test", "batch_size", "steps", "row_length")
-        key = tuple(getattr(config, name) for name in names)
-        if key not in self._lengths:
+        key = sizes_of is PackedSizes, *(getattr(config, name) for name in names)
+        if key not in self._found_sizes:
+            train = self.tokens(config).train
             stream = BatchStream(len(train), config.batch_size, config.data_seed)
             batches = (stream.rows(step) for step in range(1, config.steps + 1))
-            self._lengths[key] = row_lengths(_needs(train, batch, config.row_length) for batch in batches)
-        return length_of(_needs(train, rows, config.row_length)[0], self._lengths[key])
+            self._found_sizes[key] = sizes_of([_needs(train, batch, config.row_length) for batch in batches])
+        return self._found_sizes[key]
 
     def loss(self, config: RunConfig) -> Any:
         """The task's training loss, a function of module and batch; of each example where the method asks for that."""
@@ -145,10 +166,10 @@ class Session:
         return products.forwards_of(call, config.products, self.model.device.type)
 
 
-def _needs(train: Sequence[Encoded], batch: Sequence[int], least: int) -> tuple[int, int]:
-    """The longest row of a batch and its number of rows."""
+def _needs(train: Sequence[Encoded], batch: Sequence[int], least: int) -> tuple[int, int, int]:
+    """The longest row of a batch, its number of rows and of tokens."""
     lengths = [len(row) for index in batch for row in train[index].rows]
-    return max(least, *lengths), len(lengths)
+    return max(least, *lengths), len(lengths), sum(lengths)
 
 
 _open: dict[Any, Session] = {}

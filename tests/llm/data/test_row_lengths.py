@@ -3,11 +3,12 @@
 import dataclasses
 import itertools
 
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_runs import opt
 
-from llm_bench.data.row_lengths import length_of, row_lengths
+from llm_bench.data.row_lengths import PackedSizes, length_of, row_lengths
 from llm_bench.runs.environment import resolved
 from llm_bench.runs.session import Session
 
@@ -49,8 +50,43 @@ def test_batches_of_a_captured_run_have_its_lengths(env):
     rows = [list(range(start, start + 6)) for start in range(0, 42, 6)]
     needs = [max(len(row) for i in some for row in train[i].rows) for some in rows]
     assert [length(plain, some) for some in rows] == [-(-need // 8) * 8 for need in needs]
-    captured = {length(config, some) for some in rows}
-    (only,) = session._lengths.values()
+    grouped = dataclasses.replace(config, method="mezo-grouped")
+    captured = {length(grouped, some) for some in rows}
+    (only,) = session._found_sizes.values()
     assert len(only) == 1, "forty steps of a few tokens pay for one capture"
     assert captured == set(only)
-    assert length(dataclasses.replace(config, row_length=200), rows[0]) == 200
+    assert length(dataclasses.replace(grouped, row_length=200), rows[0]) == 200
+
+
+def test_captured_steps_run_on_packed_tokens(env):
+    """One size for the whole plan here; the loss is that of the padded rows, and methods that need rows have them."""
+    plain = resolved(opt(steps=40, batch_size=6), env)
+    config = dataclasses.replace(plain, engine=True)
+    session, rows = Session(config, env), [list(range(start, start + 6)) for start in range(0, 42, 6)]
+    found = [session.batch(config, some) for some in rows]
+    assert len({batch["input_ids"].shape for batch in found}) == 1
+    (sizes,) = session._found_sizes.values()
+    assert sizes.count == 1
+    for some, batch in zip(rows, found, strict=True):
+        tokens = sum(len(row) for i in some for row in session.tokens(config).train[i].rows)
+        assert tokens <= batch["input_ids"].numel() < batch["slots"].numel()
+        with torch.no_grad():
+            ours, padded = (session.loss(c)(session.model.module, session.batch(c, some)) for c in (config, plain))
+        torch.testing.assert_close(ours, padded, rtol=1e-5, atol=1e-6)
+    assert "slots" not in session.batch(dataclasses.replace(config, method="mezo-grouped"), rows[0])
+    assert "slots" not in session.batch(dataclasses.replace(config, method="zo-sgd-cons"), rows[0])
+    session._packs = False
+    assert "slots" not in session.batch(config, rows[0])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=4), min_size=1, max_size=12))
+def test_packed_sizes_hold_every_batch(batches):
+    needs = [(max(lengths), len(lengths), sum(lengths)) for lengths in batches]
+    sizes = PackedSizes(needs)
+    shapes = {(sizes.length(longest), sizes.total(longest, tokens)) for longest, _, tokens in needs}
+    assert len(shapes) == sizes.count
+    assert all(
+        sizes.length(longest) >= longest and sizes.total(longest, tokens) >= tokens for longest, _, tokens in needs
+    )
+    assert sizes.total(65, 7) == 8, "a batch that was not planned has its own"
