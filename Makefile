@@ -31,11 +31,14 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 # A process each, two at a time, the longest first. The tests of the ledger use what its claims came to.
-SUITES := tests/llm ledger-and-tests tests/synthetic tests/optimizers tests/kernels tests/lab tests/paths tests/core \
-	$(filter-out %/optimizers %/llm %/synthetic %/lab %/theory %/kernels %/paths %/core %/__pycache__, $(wildcard tests/*))
+LARGE := tests/llm tests/synthetic tests/optimizers tests/kernels tests/lab tests/paths tests/core
+SUITES := tests/llm ledger-and-tests $(filter-out tests/llm, $(LARGE)) the-others
 
 pytest/ledger-and-tests: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q theory tests/theory
+
+pytest/the-others: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q $(filter-out $(LARGE) tests/theory %/__pycache__, $(wildcard tests/*))
 
 pytest/%: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q $*
