@@ -39,6 +39,7 @@ def _run(
 METHODS: list[Any] = [
     (MeZO, {"lr": 1e-3}),
     (MeZO, {"lr": lambda step: 1e-2 / step**2}),
+    (MeZO, {"lr": 1e-3, "distribution": "rademacher"}),
     (Helene, {"lr": 1e-2, "anneal_horizon": 100, "batch_size": 16, "interval": 3}),
     (Helene, {"lr": 1e-2, "anneal_horizon": 100, "batch_size": 16, "interval": 3, "state_dtype": "8bit"}),
     (ZOAdam, {"lr": 1e-3, "state_dtype": "bfloat16"}),

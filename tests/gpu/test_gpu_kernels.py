@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Any
 
@@ -91,11 +92,11 @@ def test_perturbed_copies_are_torchs(device: torch.device, dtype: torch.dtype, s
     tiles = Tiles([Piece(theta, 77 + i, offsets[i]) for i, theta in enumerate(thetas)])
     control = torch.tensor(launch.control_words(*KEY[:3]), device=device)
     values = torch.tensor([1e-3, 0, 0, 0], device=device)
-    for signs in ((1, -1), (1,), (-1,)):
+    for signs, draw in itertools.product(((1, -1), (1,), (-1,)), (noise.normal, noise.signs)):
         out = {sign: torch.full((offsets[-1],), 7.0, device=device, dtype=dtype) for sign in signs}
-        launch.perturb(tiles, out.get(1), out.get(-1), control, values)
+        launch.perturb(tiles, out.get(1), out.get(-1), control, values, signs=draw is noise.signs)
         for i, theta in enumerate(thetas):
-            z = noise.normal(*KEY[:3], 77 + i, 0, theta.numel(), device).view(theta.shape)
+            z = draw(*KEY[:3], 77 + i, 0, theta.numel(), device).view(theta.shape)
             for sign, buffer in out.items():
                 got = buffer[offsets[i] : offsets[i] + theta.numel()].view(theta.shape)
                 assert torch.equal(got, torch.add(theta.float(), z, alpha=sign * 1e-3).to(dtype))
@@ -128,6 +129,7 @@ CASES: list[Any] = [  # each is a kernel to compile: the products of all of thes
     (MeZO, DECAYS, BF16, "float32", "nearest"),
     (MeZO, DECAYS, BF16, "float32", "stochastic"),
     (MeZO, DECAYS, F16, "float32", "stochastic"),
+    (MeZO, {**DECAYS, "distribution": "rademacher"}, BF16, "float32", "stochastic"),
     (ZOSign, DECAYS, BF16, "float32", "nearest"),
     (ZOMomentum, DECAYS, BF16, "bfloat16", "nearest"),
     (ZOLion, DECAYS, BF16, "8bit", "nearest"),
