@@ -31,8 +31,8 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 # A process each, two at a time, the longest first. The tests of the ledger use what its claims came to.
-LARGE := tests/llm tests/synthetic tests/optimizers tests/kernels tests/lab tests/paths tests/core
-SUITES := tests/llm ledger-and-tests $(filter-out tests/llm, $(LARGE)) the-others
+LARGE := tests/llm tests/optimizers tests/synthetic tests/kernels tests/lab tests/paths
+SUITES := tests/llm ledger-and-tests tests/optimizers tests/synthetic the-others tests/kernels tests/lab tests/paths
 
 pytest/ledger-and-tests: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q theory tests/theory
