@@ -108,13 +108,13 @@ def launches(at_once: bool):
     backend = sys.modules["helene.kernels.backend"]  # the package has a function of that name
     counted: Counter[str] = Counter()
 
-    def perturb(tiles, plus, minus, key, values):
+    def perturb(tiles, plus, minus, key, values, **options):
         counted["perturb"] += 1
         for sign, buffer in ((1, plus), (-1, minus)):
             for piece in tiles.pieces if buffer is not None else ():
                 buffer[piece.out : piece.out + piece.theta.numel()] = piece.theta.reshape(-1) + sign * 1e-3
 
-    def update(*args):
+    def update(*args, **options):
         counted["update"] += 1
 
     stand_in = types.SimpleNamespace(perturb=perturb, update=update)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from benchmarks import common, counts, gpu, llm, run, step
+from benchmarks import common, counts, gpu, launches, llm, run, step
 
 
 def test_counts_are_exact_and_step_counts_may_differ_by_one():
@@ -163,3 +163,12 @@ def test_an_unknown_module_is_refused(monkeypatch, capsys, tmp_path):
     with pytest.raises(SystemExit):
         run.main()
     assert "gpus" in capsys.readouterr().err
+
+
+def test_launches_are_counted_with_what_the_kernels_are_given_today():
+    """The benchmark's stand-ins take the launches' arguments; the count is the committed one."""
+    known = json.loads(run.BASELINE.read_text(encoding="utf-8"))
+    assert (
+        launches.count_launches("MeZO", "at once")
+        == known["launches.Launches.track_launches_of_a_step['MeZO', 'at once']"]
+    )
