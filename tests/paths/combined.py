@@ -13,7 +13,8 @@ from tests.paths.cases import Case, Event, halving
 from tests.paths.fuzz import WHOLE
 from tests.paths.table import BASE, OTHER, base, defaults_of
 
-PAIR_ONLY = "num_directions", "two_sided", "direction_per_layer", "curvature"  # no kernel takes others
+# Left as they are: no kernel takes others, and signs make h one number, which floors then say nothing to.
+PAIR_ONLY = "num_directions", "two_sided", "distribution", "direction_per_layer", "curvature"
 OWN = {"rounding", "state_dtype"}  # groups must agree in them
 
 
