@@ -39,7 +39,7 @@ FIGURES = {
     "floor": ("mezo", "helene-floor-0.9", "helene", "helene-floor-2", "helene-floor-3"),
 }
 # Methods that a figure shows beside those that it is about.
-BESIDE = {"groups": ("zo-sgd-mmt", "zo-adam", "fzoo")}
+BESIDE = {"ablation": ("zo-sgd-mmt",), "groups": ("zo-sgd-mmt", "zo-adam", "fzoo")}
 TITLES = {
     "curves": "Curves of MeZO and HELENE",
     "newton": "HELENE, Sophia and Newton",

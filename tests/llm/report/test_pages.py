@@ -13,7 +13,7 @@ from scipy import stats
 
 import llm_bench
 from helene import cli as helene_cli
-from helene.lab.runs.store import Record, Store
+from helene.lab.runs.store import Record, Store, read_jsonl
 from llm_bench.cli import actions, committed_pages
 from llm_bench.protocol.execute import Bench, CellRecords
 from llm_bench.protocol.paper_tables import TABLES
@@ -272,3 +272,10 @@ def test_committed_rows_are_drawn_without_their_models_and_data(tmp_path, capsys
         opened.put(dataclasses.replace(rows[0], config={**rows[0].config, "fingerprint": "other"}, key="0" * 24))
     assert helene_cli.main(words) == 2
     assert "the store has runs of several masked models" in capsys.readouterr().err
+
+
+def test_a_figure_is_drawn_of_what_it_is_about():
+    """MeZO, its momentum and rivals stand beside: they make no page of HELENE's parts."""
+    rows = [r for path in ROWS.glob("groups-*.jsonl") for r in read_jsonl(path)]
+    assert {r.config["method"] for r in rows} >= {"mezo", "zo-sgd-mmt", "mezo-grouped-16"}
+    assert committed_pages.pages_of("groups", rows) == [("figure", "groups", "groups")]
