@@ -31,14 +31,15 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 # A process each, two at a time, the longest first. The tests of the ledger use what its claims came to.
-LARGE := tests/llm tests/optimizers tests/synthetic tests/kernels tests/lab tests/paths
-SUITES := tests/llm ledger-and-tests tests/optimizers tests/synthetic the-others tests/kernels tests/lab tests/paths
+LONG := tests/llm tests/optimizers tests/synthetic
+SHORT := tests/kernels tests/lab tests/paths
+SUITES := ledger-and-tests $(LONG) the-others $(SHORT)
 
 pytest/ledger-and-tests: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q theory tests/theory
 
 pytest/the-others: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q $(filter-out $(LARGE) tests/theory %/__pycache__, $(wildcard tests/*))
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q $(filter-out $(LONG) $(SHORT) tests/theory %/__pycache__, $(wildcard tests/*))
 
 pytest/%: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q $*

@@ -85,9 +85,9 @@ class Updates:
             return
         from helene.kernels import launch
 
+        code, hypers = self._method.code, self.control.hypers
         for tiles in self._tables:
-            control = self.control
-            launch.update(tiles, self._method.code, self.key, self.values, control.hypers, signs=self._signs)
+            launch.update(tiles, code, self.key, self.values, hypers, signs=self._signs)
 
     def replayed(self, plan: StepPlan) -> None:
         """Note a step whose update the device has made.

@@ -59,7 +59,6 @@ class Factors:
             for target, (start, size) in zip(targets, sizes, strict=True)
         ]
         self._made: dict[tuple[int, torch.dtype], Factor] = {}
-        self._by_kernel: bool | None = None  # not known before the first
         self._launched: list[tuple[Any, Any]] = []  # tables of what is drawn, with the step that they read
 
     def numbers(self, device: torch.device) -> Tensor:
@@ -84,9 +83,7 @@ class Factors:
     def draw(self, seed: int, step: int) -> Factors:
         """Have the directions of a step: in one launch, where kernels are."""
         self.forget()
-        if self._by_kernel is None:
-            self._by_kernel = all(map(kernels.has_kernel, self._drawn))
-        if self._by_kernel:
+        if all(map(kernels.has_kernel, self._flats.values())):
             self._launch(seed, step)
             return self
         make = noise.signs if self.signs else noise.normal

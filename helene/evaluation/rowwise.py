@@ -251,17 +251,20 @@ class RowPerturbation(TorchFunctionMode):
 
     def _launch(self, y: Tensor, x: Tensor, index: int, bias: Tensor | None, function: str, transposed: bool) -> Tensor:
         """`_product` by the kernel that adds both terms in one pass over y."""
-        factors, numbers = self.factors, self.factors.numbers(y.device)
-        start, _ = factors.place(index)
-        sides = start, start + self.targets[index].tensor.shape[0]
+        from helene.kernels import launch
+
+        factors, place = self.factors, self.factors.place(index)[0]
+        sides = place, place + self.targets[index].tensor.shape[0]
         seen, given = sides if transposed else sides[::-1]
-        own, plain = (None if bias is None else self._index.get(id(bias))), None
-        if own is not None:
-            self.read.add(own)
-            plain, bias = self.targets[own].tensor.detach(), None
-        place = 0 if own is None else factors.place(own)[0]
-        kernels.add_product(y, x.contiguous(), numbers, self.radius, factors.groups, seen, given, plain, place)
-        return y if bias is None else y + self._spread(bias, y, function)
+        what = y, x.contiguous(), factors.numbers(y.device), self.radius, factors.groups, seen, given
+        own = None if bias is None else self._index.get(id(bias))
+        vector = None if own is None else self.targets[own].tensor.detach()
+        if own is None or vector is None or vector.shape != y.shape[-1:] or not vector.is_contiguous():
+            launch.add_product(*what)
+            return y if bias is None else y + self._spread(bias, y, function)
+        self.read.add(own)
+        launch.add_product(*what, vector, factors.place(own)[0])
+        return y
 
     def embedding(self, ids: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """`torch.nn.functional.embedding`; places that all rows share come out once for each row."""

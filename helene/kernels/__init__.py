@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from helene.evaluation.directions import Direction
     from helene.steps.plan import StepPlan
 
-__all__ = ["Backend", "Launches", "add_product", "backend", "can_draw", "can_update", "has_kernel"]
+__all__ = ["Backend", "Launches", "backend", "can_draw", "can_update", "has_kernel"]
 
 
 def wanted(device: torch.device) -> bool:
@@ -50,13 +50,6 @@ def can_update(optimizer: Any, plan: StepPlan) -> bool:
     return all(backend(t).is_triton for t in kinds) and isinstance(
         methods.fused(plan, optimizer.targets), methods.Fused
     )
-
-
-def add_product(*arguments: Any) -> None:
-    """See `helene.kernels.launch.add_product`."""
-    from helene.kernels import launch
-
-    launch.add_product(*arguments)
 
 
 class Launches:

@@ -117,7 +117,9 @@ def test_a_term_of_rank_one_is_torchs(dtype: torch.dtype, places: int, num_in: i
     near = (targets[1].tensor.double() + radius * own).to(dtype).double()
     dot = (x.double() * right[:, 0][at]).sum(dim=1, keepdim=True)  # type: ignore[index]
     exact = y.double() + radius * dot * left[:, 0][at] + near[at]
-    kernels.add_product(
+    from helene.kernels import launch
+
+    launch.add_product(
         y, x, factors.numbers(y.device), radius, groups, start + num_out, start, targets[1].tensor.detach(),
         factors.place(1)[0],
     )  # fmt: skip

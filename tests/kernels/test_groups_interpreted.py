@@ -11,10 +11,10 @@ import torch
 if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
     pytest.skip("for machines with triton and no GPU", allow_module_level=True)
 
-from helene import kernels
 from helene.evaluation.directions import Target
 from helene.evaluation.factors import Factors
 from helene.evaluation.rowwise import RowPerturbation
+from helene.kernels import launch
 
 
 class Layers(torch.nn.Module):
@@ -43,8 +43,8 @@ def test_a_forward_is_torchs(
     targets = [Target(p, 7 + i, name) for i, (name, p) in enumerate(model.named_parameters())]
     factors = Factors(targets, groups=groups, rank=1).draw(3, 5)
     x = torch.randn(*shape, 12, generator=torch.Generator().manual_seed(1)).to(dtype)
-    made, launched, add = [], [], kernels.add_product
-    monkeypatch.setattr(kernels, "add_product", lambda *given: (launched.append(1), add(*given)))
+    made, launched, add = [], [], launch.add_product
+    monkeypatch.setattr(launch, "add_product", lambda *given: (launched.append(1), add(*given)))
 
     def forward(radius: float) -> Any:
         with torch.no_grad(), RowPerturbation(targets, factors, radius):
@@ -72,3 +72,20 @@ def test_rows_under_vmap_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> N
         with torch.no_grad(), RowPerturbation(targets, factors, 0.1):
             made.append(torch.func.vmap(layer)(x))
     assert torch.equal(*made)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_bias_of_another_form_is_left_to_torch(monkeypatch: pytest.MonkeyPatch, groups: int) -> None:
+    """One number for all columns, and every second element of a longer vector."""
+    generator = torch.Generator().manual_seed(0)
+    weight, single = (torch.nn.Parameter(torch.randn(s, generator=generator)) for s in ((5, 8), (1,)))
+    spaced = torch.nn.Parameter(torch.randn(16, generator=generator)[::2])
+    targets = [Target(p, 7 + i, str(i)) for i, p in enumerate((weight, single, spaced))]
+    factors, x = Factors(targets, groups=groups, rank=1).draw(3, 5), torch.randn(4, 5, generator=generator)
+    for bias in (single, spaced):
+        made = []
+        for choice in ("torch", "triton"):
+            monkeypatch.setenv("HELENE_KERNELS", choice)
+            with torch.no_grad(), RowPerturbation(targets, factors, 0.1):
+                made.append(torch.addmm(bias, x, weight))
+        torch.testing.assert_close(*made, rtol=1e-5, atol=1e-5)
