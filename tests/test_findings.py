@@ -12,6 +12,7 @@ import pytest
 
 from helene.lab.runs.records import read_jsonl
 from helene.steps.gradient_noise import gain
+from llm_bench.protocol import speed
 from llm_bench.report import sensitivity
 from tools import learned, steps_picture
 
@@ -194,6 +195,30 @@ def test_the_padding_that_the_page_on_the_engine_tells_of():
     assert table("docs/findings/engine.md", "| task | tokens a batch")[1:] == padded_rows()
 
 
+PACKED = {  # of the same page: tasks and their runs with rows, and with packed tokens
+    "SST-2": ("groups-causal-sst2", "all-causal-sst2"),
+    "CB": ("groups-causal-cb", "all-causal-cb"),
+    "RTE": (None, "all-causal-rte"),
+    "BoolQ": (None, "all-causal-boolq"),
+}
+
+
+def test_what_packing_brings():
+    def padding_and_time(file: str | None) -> tuple[str, str]:
+        if file is None:
+            return "", ""
+        runs = [r.result for r in read_jsonl(LLM / "rows" / f"{file}.jsonl") if r.config["method"] == "mezo"]
+        runs = [r for r in runs if r["status"] != "diverged" and r.get("padded_tokens")]
+        padding = median(1 - r["tokens"] / r["padded_tokens"] for r in runs)
+        return f"{padding:.0%}".replace("%", " %"), f"{1e3 * median(map(speed.steady_seconds, runs)):.1f}"
+
+    rows = []
+    for name, files in PACKED.items():
+        (padding, before), (less, after) = map(padding_and_time, files)
+        rows.append([name, padding, less, before, after])
+    assert table("docs/findings/engine.md", "| task, causal")[1:] == rows
+
+
 FAMILIES = {  # of the page on scaling: the series of its records, without the method
     "quadratics": "quadratic-coordinate",
     "quadratics, d to 4,096": "large-coordinate",
@@ -253,6 +278,9 @@ def test_the_page_on_language_models():
         "small-masked-sst2",
         "all-causal-wic",
         "all-causal-wsc",
+        "all-causal-sst2",
+        "all-causal-cb",
+        "all-causal-rte",
         "brief-causal-rte",
     ):
         for method in ("mezo", "helene"):
@@ -315,6 +343,11 @@ def test_the_page_on_groups():
     )
     slower = [fmean(map(float, rows[name][4].split(" to "))) for name in ("16 groups", "MeZO")]
     assert f"takes {slower[0] / slower[1]:.1f} times as long" in text
+    steps = {r["config"]["contestant"]: r["result"] for r in records(LLM / "engine-h200-alone.jsonl") if "config" in r}
+    ours, mezo = steps["GroupedMeZO, 16 groups"], steps["MeZO"]
+    times = [f"{1e3 * r['median_seconds']:.1f}" for r in (ours, mezo)]
+    assert "a step of 16 groups takes {} ms, MeZO's {}.".format(*times) in text
+    assert f"{ours['over two forwards']:.2f} and {mezo['over two forwards']:.2f} times two captured forwards" in text
     noise, gains = table(page, "| B = G = 16")
     assert gains[1:] == [f"{gain(16, 16, float(nu)):.1f}" for nu in noise[1:]]
 

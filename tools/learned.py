@@ -16,7 +16,7 @@ from helene.inputs.files import write_text
 from helene.lab.runs.records import read_jsonl
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers
-from llm_bench.report.compare import CONTROLS, TASKS, duels
+from llm_bench.report.compare import CONTROLS, TASKS, duels, measured
 from llm_bench.tasks.task import Kind
 
 ROOT = Path(__file__).parents[1]
@@ -89,10 +89,11 @@ def rows() -> list[Row]:
     return found
 
 
-def shown(values: Sequence[float]) -> str:
-    """The mean, and the range over seeds where they differ."""
+def shown(values: Sequence[float], seeds: int = 1) -> str:
+    """The mean, the range over seeds where they differ, and how many seeds there are where that is fewer."""
     low, mean, high = (f"{value:.3f}" for value in (min(values), fmean(values), max(values)))
-    return mean if low == high else f"{mean} ({low}–{high})"
+    few = f", {len(values)} of {seeds} seeds" if len(values) < seeds else ""
+    return (mean if low == high else f"{mean} ({low}–{high})") + few
 
 
 def table(found: Sequence[Row]) -> str:
@@ -102,7 +103,9 @@ def table(found: Sequence[Row]) -> str:
     head = ["task, model, steps", *(COLUMNS[name] for name in methods), "learned", "records"]
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     for row in trained:
-        cells = [shown(row.results[name]) if name in row.results else "not run" for name in methods]
+        seeds = max(len(values) for name, values in row.results.items() if name not in CONTROLS)
+        runs = [(row.results.get(name), 1 if name in CONTROLS else seeds) for name in methods]
+        cells = [shown(values, of) if values else "not run" for values, of in runs]
         names = [COLUMNS[name] for name in BOTH if row.learned(name)]
         label = f"{row.task}, {row.model}, {row.steps:,}"
         link = f"[{row.file.split('-')[0]}](../../llm_bench/records/rows/{row.file})"
@@ -139,7 +142,7 @@ def count(found: Sequence[Row]) -> str:
         for row in most.values()
         for name, values in row.results.items()
     }
-    fought = duels(percent)
+    fought = measured(duels(percent))
     helene, mezo = (sum(duel.winner == name for duel in fought) or "none" for name in ("HELENE", "MeZO"))
     return f"HELENE beats MeZO beyond noise on {helene} of {len(fought)} tasks measured; MeZO beats HELENE on {mezo}."
 

@@ -25,7 +25,7 @@ _CPU_RATE = 2e10
 _LAUNCHES = 2e-4  # seconds a layer of a captured step's two forwards
 _HOST = 1.3e-2  # and of a step that is not captured: the host's, whatever the forwards
 _OF_GROUPS = 3.5e-4  # and a layer of a captured step whose groups have directions of their own
-_CAPTURE = 0.7  # seconds a shape
+_CAPTURE = 5e-2  # seconds a shape and layer
 _RUN, _LOAD = 0.6, 4.0  # of a run and of a model, beside its steps and looks
 _SCORING = 1.3  # evaluation over its multiply-adds alone
 _GENERATED = 0.037  # seconds a row of answers
@@ -106,7 +106,8 @@ class Speeds:
             return seconds + body * more.get(config.method, 0.0) * scored
         looks = 1 + -(-config.steps // config.eval_every) if config.role != "measure" else 0
         seconds += looks * body * work.dev * scored + self.step(config, work) * config.steps
-        return seconds + (_CAPTURE * work.shapes if _captured(config) else 0.0)
+        captures = _CAPTURE * self.models[config.model].layers * work.shapes
+        return seconds + (captures if _captured(config) else 0.0)
 
     def _computed(self, config: RunConfig, x: float, forwards: float) -> float:
         """Seconds of a captured step, or of a CPU's: pairs of forwards, and what groups add to them."""

@@ -134,8 +134,14 @@ def duels(rows: Rows, tuning: str = "full") -> list[Duel]:
     return out
 
 
+def measured(found: Sequence[Duel]) -> list[Duel]:
+    """Those that seeds can decide; one seed of a method decides nothing. All, where none is such."""
+    return [d for d in found if math.isfinite(d.ahead.low)] or list(found)
+
+
 def headline(found: Sequence[Duel]) -> str:
     """HELENE against MeZO on all tasks, in a sentence."""
+    found = measured(found)
     if not found:
         return "HELENE and MeZO have not both been tested on any task here."
     wins = [sum(d.winner == name for d in found) for name in ("HELENE", "MeZO", "")]

@@ -184,14 +184,15 @@ def test_estimates_are_right_on_tasks_that_were_not_measured():
     rows = [r for path in sorted((committed_pages.RECORDS / "rows").glob("*.jsonl")) for r in read_jsonl(path)]
     rows = [r for r in rows if r.config["role"] in ("tune", "test") and r.result.get("steps") == r.config["steps"]]
     rows = [r for r in rows if r.config["steps"] and "H200" in r.provenance["gpu"][0] and captured_once(r.result)]
-    for task in ("sst2", "copa", "rte", "squad"):
+    for task in ("sst2", "copa", "rte", "cb", "squad"):
         speeds = Speeds([r for r in rows if r.config["task"] != task], models)
         ratios = {}
         for record in (r for r in rows if r.config["task"] == task):
             config = from_dict(record.config)
             work = typical(config)
             if padded := record.result.get("padded_tokens"):  # as an estimate counts it from the rows
-                work = dataclasses.replace(work, padded=padded / record.result["steps"])
+                shapes = sum(made["steps"] for made in record.result["steps_made"] if made["mode"] == "eager")
+                work = dataclasses.replace(work, padded=padded / record.result["steps"], shapes=shapes)
             said, took = speeds.run(config, work), record.result["run_seconds"]
             if task == "squad":
                 said, took = speeds.step(config, work), steady_seconds(record.result)
