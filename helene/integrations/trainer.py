@@ -12,6 +12,7 @@ from helene.inputs import extras
 
 try:
     from transformers import Trainer
+    from transformers.utils import logging
 except ModuleNotFoundError as err:
     raise extras.needed_by("HeleneTrainer", err) from err
 
@@ -20,6 +21,9 @@ from helene.integrations.stepper import Stepper, UseEngine
 from helene.optimizers import MeZO
 from helene.steps.base import Base
 from helene.steps.zeroth import ZerothOrder
+
+logger = logging.get_logger(__name__)
+_SEVERAL = "helene.engine.Engine takes several, one a process of torchrun"
 
 
 class HeleneTrainer(Trainer):
@@ -34,7 +38,8 @@ class HeleneTrainer(Trainer):
     of a pair differ by more than the probe. Gradient clipping and loss scaling have nothing to act on.
 
     On a GPU steps are captured by `helene.engine`, where they can be: not with a ``compute_loss`` or a
-    ``compute_loss_func`` of your own, whose Python a captured step would not run.
+    ``compute_loss_func`` of your own, whose Python a captured step would not run. Where several GPUs are visible, the
+    first is used.
 
     Args:
         args: Of `transformers.Trainer`.
@@ -56,6 +61,10 @@ class HeleneTrainer(Trainer):
     ) -> None:
         self._use_engine, self._engine_options = use_engine, engine_options
         super().__init__(*args, **kwargs)
+        if self.args.n_gpu > 1:  # nn.DataParallel would see the loss of shards
+            logger.warning("%d GPUs are visible, HeleneTrainer uses the first; %s", self.args.n_gpu, _SEVERAL)
+            self.args._n_gpu = 1
+            self._train_batch_size = self.args.train_batch_size
 
     @property
     def step_mode(self) -> str:
@@ -109,11 +118,13 @@ class HeleneTrainer(Trainer):
             Zero: the loss is known after the step, and logged then.
 
         Raises:
-            NotImplementedError: On several devices, where each process would see the loss of its shard only, and with
+            NotImplementedError: In several processes, where each would see the loss of its shard only, and with
                 ``fp16=True``, which scales gradients that are not there.
         """
-        if self.args.n_gpu > 1 or self.accelerator.num_processes > 1:
-            raise NotImplementedError("HeleneTrainer runs on one device; helene.engine is for several")
+        if self.accelerator.num_processes > 1:
+            raise NotImplementedError(
+                f"HeleneTrainer runs in one process, here are {self.accelerator.num_processes}; {_SEVERAL}"
+            )
         if self.accelerator.scaler is not None:
             raise NotImplementedError("fp16=True scales gradients; use bf16=True or a model loaded in float16")
         parts = [*self._parts, dict(self._prepare_inputs(inputs))]

@@ -152,6 +152,24 @@ def test_trainer_takes_a_built_optimizer_and_refuses_others(language_model, tmp_
 
 
 @pytest.mark.llm
+def test_trainer_takes_one_of_several_gpus(language_model, tmp_path, monkeypatch):
+    """With two visible it says that it uses the first, and makes the steps of one."""
+    from transformers.utils import logging
+
+    said = []
+    monkeypatch.setattr(logging.get_logger("helene.integrations.trainer"), "warning", lambda *words: said.append(words))
+    one, two = language_model(), language_model()
+    single = trainer(one, tmp_path)
+    single.train()
+    arguments = trainer(two, tmp_path).args
+    arguments._n_gpu = 2
+    type(single)(model=two, args=arguments, train_dataset=examples()).train()
+    assert all(map(torch.equal, one.parameters(), two.parameters()))
+    (words,) = said
+    assert (words[0] % words[1:]).startswith("2 GPUs are visible, HeleneTrainer uses the first; ")
+
+
+@pytest.mark.llm
 @pytest.mark.filterwarnings("ignore:.* is deprecated:FutureWarning")  # what peft asks of transformers
 @pytest.mark.parametrize("tuning", ["lora", "prefix"])
 @pytest.mark.parametrize("name", ["MeZO", "Helene", "ForwardGrad", "AdamW"])
