@@ -3,7 +3,8 @@
 Made for a machine that is given for minutes at a time, without a network, and takes files piece by piece. Each call
 takes what was carried into its keeping folder (`tools.packed_models` says what that may be); once all is there it makes
 the models and goes on with the rows where the last call stopped. What was measured is exported after each run. With
-``--cards N`` there is a process a GPU, which takes the next cell as it comes free.
+``--cards N`` there is a process a GPU, which takes the next cell as it comes free; ``--per-card K`` makes it K, for
+steps that are not captured, which leave a GPU idle. Seconds of such runs tell nothing of one run alone.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             resume(path, store)
         known = {record.key for record in store.records()} if arguments.resume else set()
         try:
-            if arguments.cards > 1:
+            if arguments.cards * arguments.per_card > 1:
                 for kind in kinds:
                     models.folder(kind)
                 return _on_cards(arguments, models, store, end)
@@ -108,7 +109,7 @@ def _rows(
         more["engine"] = True
     missing, impossible, claims = 0, 0, Claims(arguments.claims)
     for name, cell in wanted:
-        if not claims.take(f"{name}/{cell.kind}/{cell.task}/{cell.method}"):
+        if not claims.take(named(name, cell)):
             continue
         folder = models.folder(cell.kind)
         if folder is None:
@@ -130,13 +131,13 @@ def _rows(
             )
         except (ValueError, FileNotFoundError) as err:  # a class with too few rows, no data: others can still be run
             impossible += 1
-            _say(f"{name}/{cell.kind}/{cell.task}/{cell.method} cannot be run: {err}")
+            _say(f"{named(name, cell)} cannot be run: {err}")
     _say(f"{missing} runs left" if missing else f"all {'other ' if impossible else ''}runs are there")
     return int(impossible > 0)
 
 
 def _on_cards(arguments: argparse.Namespace, models: Models, store: Store, end: float) -> int:
-    """A call a card; what they have measured is put together at the end. Returns 1 where one failed."""
+    """Calls on each card; what they have measured is put together at the end. Returns 1 where one failed."""
     keep, out = arguments.keep, arguments.out
     export(store, keep / "known")
     shutil.rmtree(keep / "claims", ignore_errors=True)
@@ -154,13 +155,15 @@ def _on_cards(arguments: argparse.Namespace, models: Models, store: Store, end: 
     words += ["--causal-name", arguments.causal_name, "--masked-name", arguments.masked_name]
     words += [word for kind, folder in models.folders.items() for word in ("--model", f"{kind}={folder}")]
     words += ["--random-models"] if arguments.random_models else []
-    cards = [f"card-{card}" for card in range(arguments.cards)]
+    words += ["--sharing", str(arguments.per_card)]
+    calls = [f"call-{call}" for call in range(arguments.cards * arguments.per_card)]
     command = [sys.executable, "-m", "tools.gpu_rows", *words]
-    failed = side_by_side([[*command, "--keep", str(keep / card), "--out", str(out / card)] for card in cards])
-    for card in cards:
-        if (keep / card / "runs.sqlite").is_file():
-            store.merge(keep / card / "runs.sqlite")
-        shutil.rmtree(out / card, ignore_errors=True)
+    commands = [[*command, "--keep", str(keep / call), "--out", str(out / call)] for call in calls]
+    failed = side_by_side(commands, arguments.cards)
+    for call in calls:
+        if (keep / call / "runs.sqlite").is_file():
+            store.merge(keep / call / "runs.sqlite")
+        shutil.rmtree(out / call, ignore_errors=True)
     return 1 if failed else 0
 
 
@@ -183,6 +186,11 @@ def cells_of(word: str) -> tuple[str, list[Cell]]:
         methods=tuple(m for m in chosen if m not in UNTRAINED),
     )
     return name, sorted(cells(preset), key=lambda cell: chosen.index(cell.method))
+
+
+def named(preset: str, cell: Cell) -> str:
+    """A cell in one word."""
+    return "/".join((preset, cell.kind, cell.task, cell.method, cell.tuning))
 
 
 def resume(path: Path, store: Store) -> None:
@@ -228,6 +236,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=9.0, help="of this call")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), help="PRESET/KIND/TASK[/METHOD,...], first come first")
     parser.add_argument("--cards", type=int, default=1, help="GPUs to use at one time")
+    parser.add_argument("--per-card", type=int, default=1, help="calls a GPU, for steps that leave it idle")
+    parser.add_argument("--sharing", type=int, default=1, help="set by --per-card: the records' command has it")
     parser.add_argument("--claims", type=Path, help="folder in which calls side by side note the cells that they take")
     parser.add_argument("--resume", type=Path, nargs="+", default=[], help="exported records that stand")
     parser.add_argument("--device", default="cuda")

@@ -31,8 +31,8 @@ class Claims:
         return True
 
 
-def side_by_side(commands: Sequence[Sequence[str]]) -> int:
-    """Run a command on each card, and wait for all; an interrupt is passed on.
+def side_by_side(commands: Sequence[Sequence[str]], cards: int) -> int:
+    """Deal commands out to cards, and wait for all; an interrupt is passed on.
 
     Returns:
         How many of them failed.
@@ -41,14 +41,12 @@ def side_by_side(commands: Sequence[Sequence[str]]) -> int:
         ValueError: If CUDA_VISIBLE_DEVICES names fewer cards.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    cards = visible.split(",") if visible else [str(card) for card in range(len(commands))]
-    if len(cards) < len(commands):
-        raise ValueError(
-            f"{len(commands)} cards were asked for, but CUDA_VISIBLE_DEVICES={visible}; ask for {len(cards)}"
-        )
+    names = visible.split(",") if visible else [str(card) for card in range(cards)]
+    if len(names) < cards:
+        raise ValueError(f"{cards} cards were asked for, but CUDA_VISIBLE_DEVICES={visible}; ask for {len(names)}")
     running = [
-        subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": card})
-        for command, card in zip(commands, cards, strict=False)
+        subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": names[i % cards]})
+        for i, command in enumerate(commands)
     ]
     try:
         return sum(process.wait() != 0 for process in running)

@@ -166,17 +166,22 @@ def test_two_cards_share_the_cells_of_a_call(toy_data, tmp_path, capfd):
     causal = tiny_model(Recipe("causal", steps=2, width=16, heads=2), tmp_path / "cache")
     words = ["--keep", str(tmp_path / "k"), "--data", str(toy_data), "--out", str(tmp_path / "o"), "--device", "cpu"]
     words += ["--random-models", "--model", f"causal={causal}", "--rows", "smoke/causal/sst2/zero-shot,bias-only"]
-    assert gpu_rows.main([*words, "--cards", "2"]) == 0
+    assert gpu_rows.main([*words, "--per-card", "2"]) == 0
     assert capfd.readouterr().out.count("| test |") == 2, "each cell was run once"
     assert [path.name for path in (tmp_path / "o").iterdir()] == ["smoke-causal-sst2.jsonl"]
     methods = {record.config["method"] for record in read_jsonl(tmp_path / "o" / "smoke-causal-sst2.jsonl")}
     assert methods == {"zero-shot", "bias-only"}
     assert (
         side_by_side.side_by_side(
-            [[sys.executable, "-c", "import os; raise SystemExit(os.environ['CUDA_VISIBLE_DEVICES'] == '1')"]] * 2
+            [[sys.executable, "-c", "import os; raise SystemExit(os.environ['CUDA_VISIBLE_DEVICES'] == '1')"]] * 4, 2
         )
-        == 1
+        == 2
     )
+
+
+def test_calls_side_by_side_share_every_tuning():
+    _, found = gpu_rows.cells_of("table-3/causal/sst2/mezo")
+    assert len({gpu_rows.named("table-3", cell) for cell in found}) == len(found) == 3
 
 
 def test_what_is_there_is_exported_when_a_call_is_interrupted(short, toy_data, tmp_path, monkeypatch, capsys):
@@ -213,8 +218,8 @@ def test_a_cell_that_cannot_be_run_does_not_stop_the_others(short, toy_data, tmp
     words += ["--random-models", "--model", f"causal={causal}", "--rows", "short/causal/sst2/zero-shot,icl,mezo"]
     assert gpu_rows.main(words) == 1
     said = capsys.readouterr().out
-    assert "short/causal/sst2/zero-shot cannot be run: class x has 3 rows" in said
-    assert "short/causal/sst2/icl cannot be run: no test split" in said
+    assert "short/causal/sst2/zero-shot/full cannot be run: class x has 3 rows" in said
+    assert "short/causal/sst2/icl/full cannot be run: no test split" in said
     assert "all other runs are there" in said
     assert {r.config["method"] for r in read_jsonl(tmp_path / "o" / "short-causal-sst2.jsonl")} == {"mezo"}
 
