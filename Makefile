@@ -11,11 +11,11 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"Python 3.11 or newer is needed, {v.major}.{v.minor} found; try make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch numpy
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt torch numpy
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable '.[dev]'
 	@touch $@
 
 report: $(STAMP) ## measure the scaling laws on this machine, draw the committed GPU rows, write reports/index.html
@@ -47,7 +47,7 @@ pytest/%: $(STAMP)
 ledger: pytest/theory ## theory/ alone: the verdict on every claim
 
 kills: $(STAMP) ## 50 SIGKILLs of a sweep, then Ctrl-C at every line of a step: nothing is lost; some three minutes
-	$(BIN)/python -m tests.lab.kills --kills 50
+	$(BIN)/python -m tests.lab.store.kills --kills 50
 	HELENE_DEEP=1 $(BIN)/pytest -q tests/core/test_interrupts.py
 
 DEEP := tests/core/test_interrupts.py tests/llm/models/test_memory.py tests/llm/models/test_plain_forward.py tests/synthetic/control_theory
@@ -70,6 +70,6 @@ bench-history: $(STAMP) ## build and measure the last HISTORY=10 commits, write 
 
 docs: $(STAMP) ## the site of docs/ and the docstrings: site/index.html, which opens without network
 	@$(BIN)/python -c 'import furo, myst_parser' 2>/dev/null || \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable '.[docs]'
 	$(BIN)/python -m sphinx -q -W -d site/.doctrees docs site
 	@echo site/index.html

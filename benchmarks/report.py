@@ -27,7 +27,7 @@ class ScalingPage:
             from synthetic.design import load
             from synthetic.report.write import write_report
         folder = Path(str(resources.files("synthetic") / "records"))
-        records = [record for path in sorted(folder.glob("standard-*.jsonl")) for record in read_jsonl(path)]
+        records = [record for path in sorted((folder / "standard").glob("*.jsonl")) for record in read_jsonl(path)]
         there = {record.key for record in records}
         design = load("standard", NOISE_VERSION)
         cells = [c for c in design.cells if c.family == FAMILY and config_key(c.config) in there]

@@ -1,6 +1,6 @@
 """The benchmarks without asv: deterministic counts against the committed baseline, and records on a bare machine.
 
-python -m benchmarks.run --check        compare the deterministic counts with benchmarks/baseline.json
+python -m benchmarks.run --check        compare the deterministic counts with benchmarks/records/baseline.json
 python -m benchmarks.run --accept       write that file anew, when a change of counts is meant
 python -m benchmarks.run --jsonl FILE   run everything once, GPU benchmarks included, into records
     --only gpu,step     these modules alone
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from .common import Lookup
 
-BASELINE = Path(__file__).with_name("baseline.json")
+BASELINE = Path(__file__).parent / "records" / "baseline.json"
 PREFIXES = ("track_", "time_")
 # A count of steps may differ by one on another kind of CPU, forwards (two a step, and layer at most) and exponents with
 # it; all else is exact.
@@ -125,7 +125,7 @@ def main() -> int:
     if moved:
         print(
             f"{len(moved)} deterministic counts moved. If that is meant, run `python -m benchmarks.run --accept` and "
-            "commit benchmarks/baseline.json with the change that moved them.",
+            "commit benchmarks/records/baseline.json with the change that moved them.",
             file=sys.stderr,
         )
         return 1

@@ -25,9 +25,9 @@ FLOORS = {"0.9": "helene-floor-0.9", "1": "helene", "2": "helene-floor-2", "3": 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the file anew."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=Path, default=RECORDS / "rows" / "small-causal-sst2.jsonl")
+    parser.add_argument("--rows", type=Path, default=RECORDS / "rows" / "small/causal-sst2.jsonl")
     parser.add_argument("--out", type=Path, default=RECORDS / "claims.jsonl")
-    parser.add_argument("--parts", type=Path, default=RECORDS / "rows" / "parts-causal-sst2.jsonl")
+    parser.add_argument("--parts", type=Path, default=RECORDS / "rows" / "parts/causal-sst2.jsonl")
     arguments = parser.parse_args(argv)
     check_apart(arguments.out, arguments.rows)
     check_apart(arguments.out, arguments.parts)

@@ -66,7 +66,7 @@ def test_the_picture_shows_the_records():
     assert told[1] == steps_picture.told(steps_picture.series()), f"run: {steps_picture.COMMAND}"
 
 
-ENGINES = [f"engine-h200{size}" for size in ("", "-2.7b", "-6.7b", "-13b")]  # of the shapes, in their order
+ENGINES = [f"engine/h200{size}" for size in ("", "-2.7b", "-6.7b", "-13b")]  # of the shapes, in their order
 
 
 def test_the_readmes_gigabytes_and_milliseconds():
@@ -94,7 +94,7 @@ def test_the_readmes_gigabytes_and_milliseconds():
 def test_the_readmes_other_numbers():
     """Those of the findings' bullets and of the sentence on time, each from its record."""
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    engine, step = milliseconds("engine-h200")["MeZO"][0], milliseconds("engine-h200-fourth")["MeZO, optimizer.step"][0]
+    engine, step = milliseconds("engine/h200")["MeZO"][0], milliseconds("engine/h200-fourth")["MeZO, optimizer.step"][0]
     assert f"`optimizer.step` takes {step:.0f} ms (1.3B)" in text
     minutes = [f"{20_000 * ms / 60_000:.0f}" for ms in (engine, step)]
     assert "20,000 steps: {} minutes by the Engine, {} without".format(*minutes) in text
@@ -105,7 +105,7 @@ def test_the_readmes_other_numbers():
     assert f"on {follows} of {len(grow)} families" in text
     assert follows + 2 == len(grow), "two have one d"
 
-    means = [fmean(accuracies("parts-causal-sst2", name)) for name in ("helene-no-curvature", "mezo", "helene")]
+    means = [fmean(accuracies("parts/causal-sst2", name)) for name in ("helene-no-curvature", "mezo", "helene")]
     assert "has {0:.2f} after 500 steps, as MeZO, with it {2:.2f}".format(*means) in text
     assert f"{means[0]:.2f}" == f"{means[1]:.2f}"
 
@@ -117,7 +117,7 @@ def test_the_readmes_other_numbers():
     assert f"{min(more['8-bit']):.1f} (8-bit state) to {max(more['bf16']):.1f} (bfloat16) times" in text
     slower = []
     for file in ENGINES:
-        for length in (64, 256) if file == "engine-h200" else (64,):
+        for length in (64, 256) if file == "engine/h200" else (64,):
             ms = milliseconds(file, length)
             slower += [ms[f"HELENE, {bits} state"][0] / ms["MeZO"][0] for bits in more]
     assert f"{min(slower):.1f} to {max(slower):.1f} times its time" in text
@@ -136,7 +136,7 @@ def milliseconds(file: str, length: int = 64) -> dict[str, list[float]]:
 def test_the_page_on_the_engine():
     """Steps of the larger shape, and those without the engine."""
     page = "docs/findings/engine.md"
-    steps = milliseconds("engine-h200-2.7b")
+    steps = milliseconds("engine/h200-2.7b")
     names = {"two captured forwards, the floor": "two forwards", "MeZO, full": "MeZO", "MeZO, LoRA": "lora: MeZO"}
     names |= {"MeZO, prefix": "prefix: MeZO", "published MeZO step": "rival: published MeZO"}
     _, *rows = table(page, "| ms | OPT-2.7B")
@@ -156,7 +156,7 @@ def test_the_page_on_the_engine():
     _, *rows = table(page, "| ms | two eager forwards")
     for label, *cells in rows:
         shape, tuned = label.split(", ")
-        steps = milliseconds({"OPT-1.3B": "engine-h200-fourth", "OPT-2.7B": "engine-h200-2.7b"}[shape])
+        steps = milliseconds({"OPT-1.3B": "engine/h200-fourth", "OPT-2.7B": "engine/h200-2.7b"}[shape])
         of = "" if tuned == "full" else f"{tuned.lower()}: "
         eager, ours = steps[f"{of}two eager forwards"], steps[f"{of}MeZO, optimizer.step"]
         assert cells == [
@@ -166,17 +166,17 @@ def test_the_page_on_the_engine():
 
 
 PADDED = {  # of the page on the engine: tasks and the rows that a step of theirs was measured with
-    "SST-2, causal": "groups-causal-sst2",
-    "COPA, causal": "all-causal-copa",
-    "WiC, causal": "all-causal-wic",
-    "WSC, causal": "all-causal-wsc",
-    "CB, causal": "groups-causal-cb",
-    "SQuAD, causal": "brief-causal-squad",
-    "SST-2, masked": "all-masked-sst2",
-    "TREC, masked": "all-masked-trec",
-    "SNLI, masked": "all-masked-snli",
-    "MNLI, masked": "all-masked-mnli",
-    "RTE, masked": "all-masked-rte",
+    "SST-2, causal": "groups/causal-sst2",
+    "COPA, causal": "all/causal-copa",
+    "WiC, causal": "all/causal-wic",
+    "WSC, causal": "all/causal-wsc",
+    "CB, causal": "groups/causal-cb",
+    "SQuAD, causal": "brief/causal-squad",
+    "SST-2, masked": "all/masked-sst2",
+    "TREC, masked": "all/masked-trec",
+    "SNLI, masked": "all/masked-snli",
+    "MNLI, masked": "all/masked-mnli",
+    "RTE, masked": "all/masked-rte",
 }
 
 
@@ -196,10 +196,10 @@ def test_the_padding_that_the_page_on_the_engine_tells_of():
 
 
 PACKED = {  # of the same page: tasks and their runs with rows, and with packed tokens
-    "SST-2": ("groups-causal-sst2", "all-causal-sst2"),
-    "CB": ("groups-causal-cb", "all-causal-cb"),
-    "RTE": (None, "all-causal-rte"),
-    "BoolQ": (None, "all-causal-boolq"),
+    "SST-2": ("groups/causal-sst2", "all/causal-sst2"),
+    "CB": ("groups/causal-cb", "all/causal-cb"),
+    "RTE": (None, "all/causal-rte"),
+    "BoolQ": (None, "all/causal-boolq"),
 }
 
 
@@ -273,15 +273,15 @@ def test_the_page_on_language_models():
     assert learned.sentence(found) in readme, f"run: {learned.COMMAND}"
     assert learned.count(found) in readme, f"run: {learned.COMMAND}"
     for file in (
-        "small-causal-sst2",
-        "parts-causal-sst2",
-        "small-masked-sst2",
-        "all-causal-wic",
-        "all-causal-wsc",
-        "all-causal-sst2",
-        "all-causal-cb",
-        "all-causal-rte",
-        "brief-causal-rte",
+        "small/causal-sst2",
+        "parts/causal-sst2",
+        "small/masked-sst2",
+        "all/causal-wic",
+        "all/causal-wsc",
+        "all/causal-sst2",
+        "all/causal-cb",
+        "all/causal-rte",
+        "brief/causal-rte",
     ):
         for method in ("mezo", "helene"):
             assert ", ".join(f"{value:.3f}" for value in accuracies(file, method)) in page, (file, method)
@@ -290,8 +290,8 @@ def test_the_page_on_language_models():
 def test_the_table_of_step_sizes():
     """That of all committed rows."""
     page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
-    table_now = sensitivity.table_of(sorted((LLM / "rows").glob("*.jsonl")))
-    told = "run: helene llm sensitivity llm_bench/records/rows/*.jsonl --write docs/choosing.md"
+    table_now = sensitivity.table_of(sorted((LLM / "rows").glob("*/*.jsonl")))
+    told = "run: helene llm sensitivity llm_bench/records/rows/*/*.jsonl --write docs/choosing.md"
     assert page == sensitivity.put_between_marks(page, table_now), told
 
 
@@ -307,7 +307,7 @@ def grouped_rows(task: str) -> list[list[str]]:
     """The table of a task on the page on groups: what each method's test runs came to."""
     rows = []
     for method, label in GROUPS.items():
-        runs = [r for r in read_jsonl(LLM / "rows" / f"groups-causal-{task}.jsonl") if r.config["method"] == method]
+        runs = [r for r in read_jsonl(LLM / "rows" / f"groups/causal-{task}.jsonl") if r.config["method"] == method]
         tests = sorted((r for r in runs if r.config["role"] == "test"), key=lambda r: r.config["seed"])
         if tests:
             targets = [r.result["target"] for r in tests]
@@ -343,7 +343,7 @@ def test_the_page_on_groups():
     )
     slower = [fmean(map(float, rows[name][4].split(" to "))) for name in ("16 groups", "MeZO")]
     assert f"takes {slower[0] / slower[1]:.1f} times as long" in text
-    steps = {r["config"]["contestant"]: r["result"] for r in records(LLM / "engine-h200-alone.jsonl") if "config" in r}
+    steps = {r["config"]["contestant"]: r["result"] for r in records(LLM / "engine/h200-alone.jsonl") if "config" in r}
     ours, mezo = steps["GroupedMeZO, 16 groups"], steps["MeZO"]
     times = [f"{1e3 * r['median_seconds']:.1f}" for r in (ours, mezo)]
     assert "a step of 16 groups takes {} ms, MeZO's {}.".format(*times) in text
@@ -364,5 +364,5 @@ def test_the_readmes_headline():
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     told = re.search(r"HELENE reaches ([\d.]+) where MeZO reaches ([\d.]+) .* linear probe .* reaches ([\d.]+)\.", text)
     assert told is not None
-    means = [fmean(accuracies("small-causal-sst2", method)) for method in ("helene", "mezo", "linear-probe")]
+    means = [fmean(accuracies("small/causal-sst2", method)) for method in ("helene", "mezo", "linear-probe")]
     assert list(told.groups()) == [f"{mean:.2f}" for mean in means]

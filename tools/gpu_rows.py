@@ -196,7 +196,7 @@ def named(preset: str, cell: Cell) -> str:
 def resume(path: Path, store: Store) -> None:
     """Take over the records of a file, where there is one, so that their runs are not made again."""
     if path.is_dir():
-        for file in sorted(path.glob("*.jsonl")):
+        for file in sorted(path.rglob("*.jsonl")):
             resume(file, store)
     elif path.is_file():
         store.merge(path)
@@ -259,15 +259,15 @@ def _recipe(arguments: argparse.Namespace) -> ModelParts:
 
 
 def export(store: Store, out: Path, known: Collection[str] = ()) -> None:
-    """One file a preset and task, so that none passes the size of a committed file; none where all keys are known."""
+    """A folder a preset, a file a task: none passes the size of a committed file. None where all keys are known."""
     out.mkdir(parents=True, exist_ok=True)
     new = (record for record in store.records() if record.key not in known)
     found = {(record.experiment, record.config["kind"], record.config["task"]) for record in new}
     for name, kind, task in sorted(found):
+        folder = out / name.removeprefix("llm/")
+        folder.mkdir(exist_ok=True)
         try:
-            store.export_jsonl(
-                out / f"{name.removeprefix('llm/')}-{kind}-{task}.jsonl", name, {"kind": kind, "task": task}
-            )
+            store.export_jsonl(folder / f"{kind}-{task}.jsonl", name, {"kind": kind, "task": task})
         except StoreError as err:
             print(f"{name} {kind} {task}: {err}", flush=True)
 

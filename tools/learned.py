@@ -76,7 +76,7 @@ class Row:
 def rows() -> list[Row]:
     """Of every file with an untrained model's result, causal models first."""
     found = []
-    for path in sorted(ROWS.glob("*.jsonl"), key=lambda path: (path.stem.split("-")[1:], path.stem)):
+    for path in sorted(ROWS.glob("*/*.jsonl"), key=lambda path: (path.stem, path.parent.name)):
         tests = [(run.config, run.result["test"]) for run in read_jsonl(path) if run.result.get("test")]
         results: dict[str, list[float]] = {}
         for config, test in sorted(tests, key=lambda one: (one[0]["seed"], one[0]["data_seed"])):
@@ -85,7 +85,11 @@ def rows() -> list[Row]:
             config, test = tests[0]
             steps = max(config["steps"] for config, _ in tests)
             task, model = TASKS[config["task"]], MODELS.get(config["model"], config["model"])
-            found.append(Row(config["kind"], task, model, steps, path.name, results, test["num_examples"]))
+            found.append(
+                Row(
+                    config["kind"], task, model, steps, path.relative_to(ROWS).as_posix(), results, test["num_examples"]
+                )
+            )
     return found
 
 
@@ -108,7 +112,7 @@ def table(found: Sequence[Row]) -> str:
         cells = [shown(values, of) if values else "not run" for values, of in runs]
         names = [COLUMNS[name] for name in BOTH if row.learned(name)]
         label = f"{row.task}, {row.model}, {row.steps:,}"
-        link = f"[{row.file.split('-')[0]}](../../llm_bench/records/rows/{row.file})"
+        link = f"[{row.file.split('/')[0]}](../../llm_bench/records/rows/{row.file})"
         lines.append(f"| {' | '.join([label, *cells, ', '.join(names) or 'none', link])} |")
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""The picture of README.md, from committed records: ``python -m tools.steps_picture`` writes ``docs/steps.svg``."""
+"""The picture of README.md, from committed records: ``python -m tools.steps_picture`` writes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from helene.lab.report import drawing
 
 ROOT = Path(__file__).parents[1]
 COMMAND = "python -m tools.steps_picture"
-RECORDS, PICTURE = ROOT / "synthetic" / "records" / "full.jsonl", ROOT / "docs" / "steps.svg"
+RECORDS, PICTURE = ROOT / "synthetic" / "records" / "full.jsonl", ROOT / "docs" / "_static" / "steps.svg"
 WIDTH = 16  # of every layer
 NAMES = {"helene": "HELENE", "mezo": "MeZO", "per_layer": "one direction\nper layer"}
 _LIGHT, _DARK = "#ffffff", "#1f2328"  # a viewer of images gives a picture no text colour

@@ -160,7 +160,7 @@ def add_commands(subparsers: Any) -> None:
         actions,
         "sensitivity",
         "how forgiving each method's step size is, from records",
-        example="helene llm sensitivity llm_bench/records/rows/small-causal-sst2.jsonl",
+        example="helene llm sensitivity llm_bench/records/rows/small/causal-sst2.jsonl",
     )
     sensitivity.add_argument("records", type=Path, nargs="+", help="exported records")
     sensitivity.add_argument("--write", type=Path, metavar="PAGE", help="put the table between the page's marks")

@@ -63,7 +63,7 @@ def pages_of(preset: str, records: Sequence[Record]) -> list[tuple[str, str, str
 
 def write_store(path: Path) -> None:
     """Write a store of the committed records and no others; see `draw_all` for what it raises."""
-    files = [*sorted((RECORDS / "rows").glob("*.jsonl")), RECORDS / "memory-h200.jsonl"]
+    files = [*sorted((RECORDS / "rows").glob("*/*.jsonl")), RECORDS / "memory-h200.jsonl"]
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / path.name

@@ -21,6 +21,6 @@ def test_the_matrix_has_every_dependency_at_the_pinned_version():
     needed = {name_of(r) for r in [*project["dependencies"], *extras["suite"], *extras["llm"]]}
     matrix = json.loads((ROOT / "asv.conf.json").read_text())["matrix"]["req"]
     assert needed <= {name_of(name) for name in matrix}
-    lines = (ROOT / "constraints.txt").read_text().split()
+    lines = (ROOT / ".ci" / "constraints.txt").read_text().split()
     pins = {name_of(line): line.split("==")[1] for line in lines if "==" in line}
     assert {name: versions[0] for name, versions in matrix.items()} == {name: pins[name_of(name)] for name in matrix}

@@ -13,7 +13,7 @@ from helene import GroupedMeZO, Trajectory, kernels
 from helene.engine.groups import GroupEngine
 from helene.evaluation.directions import Target
 from helene.evaluation.factors import Factors
-from tests.optimizers.grouped_models import MODELS, VOCABULARY, gemma, llama_tied, lora, losses, made, opt
+from tests.optimizers.groups.grouped_models import MODELS, VOCABULARY, gemma, llama_tied, lora, losses, made, opt
 
 pytestmark = pytest.mark.gpu
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from helene import GroupedMeZO, MeZO, Trajectory
 from helene.engine.groups import GroupEngine
-from tests.optimizers.grouped_models import VOCABULARY, Plain, made
+from tests.optimizers.groups.grouped_models import VOCABULARY, Plain, made
 
 
 def batch_of(step, length=5):

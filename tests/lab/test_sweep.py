@@ -17,7 +17,7 @@ from helene.lab.runs.store import Record, Store, StoreError, config_key
 from helene.lab.sweeps.executors import InlineExecutor, Outcome, ProcessExecutor, limit_torch_threads
 from helene.lab.sweeps.progress import Progress, readable_seconds
 from helene.lab.sweeps.sweep import sweep
-from tests.lab import kills
+from tests.lab.store import kills
 
 HERE = Path(__file__).parent
 FACTS = {"commit": None}

@@ -19,7 +19,7 @@ def test_committed_medians_lie_above_the_bound():
     compared = {"helene": 0, "mezo": 0, "per_layer": 0}
     below = 0
     for method in compared:
-        for line in (RECORDS / f"standard-{method}.jsonl").read_text(encoding="utf-8").splitlines():
+        for line in (RECORDS / "standard" / f"{method}.jsonl").read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             config = row.get("config", {})
             if config.get("problem", {}).get("kind") != "quadratic":

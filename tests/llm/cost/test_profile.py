@@ -37,7 +37,7 @@ def test_each_moment_counts_once() -> None:
 def test_kernels_that_a_gpu_ran_have_names() -> None:
     """Of the kernels with most time in the committed profiles, those without a name take under 1 %."""
     known, unknown = 0.0, 0.0
-    for line in (RECORDS / "engine-h100.jsonl").read_text().splitlines():
+    for line in (RECORDS / "engine/h100.jsonl").read_text().splitlines():
         record = json.loads(line)
         if record.get("config", {}).get("part") == "profile":
             for kernel in record["result"]["kernels"]:

@@ -117,7 +117,7 @@ def test_checkpointing_is_seen_where_activations_weigh() -> None:
 
 def _measured() -> list[Any]:
     found = []
-    for line in (RECORDS / "engine-h100.jsonl").read_text().splitlines():
+    for line in (RECORDS / "engine/h100.jsonl").read_text().splitlines():
         record = json.loads(line)
         if record.get("config", {}).get("part") == "memory":
             config = record["config"]

@@ -18,7 +18,7 @@ from llm_bench.protocol.presets import get_preset
 from llm_bench.runs import methods
 from llm_bench.runs.config import UNTRAINED, from_dict
 
-ROWS = sorted((committed.RECORDS / "rows").glob("*.jsonl"))
+ROWS = sorted((committed.RECORDS / "rows").glob("*/*.jsonl"))
 WITHDRAWN = sorted((committed.RECORDS / "withdrawn").glob("*.jsonl"))
 OTHER_HEAD = committed.RECORDS / "masked-another-head.jsonl"
 FROZEN = "helene-scalar-h"
@@ -128,7 +128,7 @@ def changed(record, config=(), result=()):
     return type(other)(config_key(other.config), other.experiment, other.config, other.result, other.provenance)
 
 
-def row(method, role="test", name="parts-causal-sst2"):
+def row(method, role="test", name="parts/causal-sst2"):
     records = read_jsonl(committed.RECORDS / "rows" / f"{name}.jsonl")
     return next(r for r in records if (r.config["method"], r.config["role"]) == (method, role))
 
@@ -158,7 +158,7 @@ def test_a_wrong_row_is_found(method, config, result, fault):
     ("config", "fault"), [({"lr": 3e-7}, "another step size"), ({"seed": 1000}, "chose the step size is judged")]
 )
 def test_a_wrong_pair_of_rows_is_found(config, fault):
-    records = [r for r in read_jsonl(committed.RECORDS / "rows" / "parts-causal-sst2.jsonl")]
+    records = [r for r in read_jsonl(committed.RECORDS / "rows" / "parts/causal-sst2.jsonl")]
     good = row("mezo")
     assert list(faults_together(records)) == []
     wrong = [changed(r, config) if r.key == good.key else r for r in records]

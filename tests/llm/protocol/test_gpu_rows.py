@@ -118,12 +118,12 @@ def test_calls_collect_run_and_export(short, toy_data, tmp_path, capsys):
     (carried / "masked.1").write_bytes(whole[1000:])
     assert gpu_rows.main([*words, "--carried", str(carried)]) == 0
     assert "all runs are there" in capsys.readouterr().out
-    assert {r.config["model"] for r in read_jsonl(out / "short-masked-sst2.jsonl")} == {
+    assert {r.config["model"] for r in read_jsonl(out / "short/masked-sst2.jsonl")} == {
         "MiniLM-L6 with an MLM head trained here"
     }
     words = [*words[:-1], "short/causal/sst2/mezo,zero-shot", "--model", f"causal={causal}"]
     assert gpu_rows.main([*words, "--rows", "short/causal/sst2/zero-shot"]) == 0
-    file = out / "short-causal-sst2.jsonl"
+    file = out / "short/causal-sst2.jsonl"
     assert [r.config["method"] for r in read_jsonl(file)] == ["zero-shot"]
     assert gpu_rows.main(words) == 0
     records = read_jsonl(file)
@@ -168,8 +168,8 @@ def test_two_cards_share_the_cells_of_a_call(toy_data, tmp_path, capfd):
     words += ["--random-models", "--model", f"causal={causal}", "--rows", "smoke/causal/sst2/zero-shot,bias-only"]
     assert gpu_rows.main([*words, "--per-card", "2"]) == 0
     assert capfd.readouterr().out.count("| test |") == 2, "each cell was run once"
-    assert [path.name for path in (tmp_path / "o").iterdir()] == ["smoke-causal-sst2.jsonl"]
-    methods = {record.config["method"] for record in read_jsonl(tmp_path / "o" / "smoke-causal-sst2.jsonl")}
+    assert [path.name for path in (tmp_path / "o").rglob("*.*")] == ["causal-sst2.jsonl"]
+    methods = {record.config["method"] for record in read_jsonl(tmp_path / "o" / "smoke/causal-sst2.jsonl")}
     assert methods == {"zero-shot", "bias-only"}
     assert (
         side_by_side.side_by_side(
@@ -199,7 +199,7 @@ def test_what_is_there_is_exported_when_a_call_is_interrupted(short, toy_data, t
     words += ["--random-models", "--model", f"causal={causal}", "--rows", "short/causal/sst2/zero-shot,mezo"]
     assert gpu_rows.main(words) == 0
     assert "interrupted" in capsys.readouterr().out
-    assert [r.config["method"] for r in read_jsonl(tmp_path / "o" / "short-causal-sst2.jsonl")] == ["zero-shot"]
+    assert [r.config["method"] for r in read_jsonl(tmp_path / "o" / "short/causal-sst2.jsonl")] == ["zero-shot"]
 
 
 def test_a_cell_that_cannot_be_run_does_not_stop_the_others(short, toy_data, tmp_path, monkeypatch, capsys):
@@ -221,7 +221,7 @@ def test_a_cell_that_cannot_be_run_does_not_stop_the_others(short, toy_data, tmp
     assert "short/causal/sst2/zero-shot/full cannot be run: class x has 3 rows" in said
     assert "short/causal/sst2/icl/full cannot be run: no test split" in said
     assert "all other runs are there" in said
-    assert {r.config["method"] for r in read_jsonl(tmp_path / "o" / "short-causal-sst2.jsonl")} == {"mezo"}
+    assert {r.config["method"] for r in read_jsonl(tmp_path / "o" / "short/causal-sst2.jsonl")} == {"mezo"}
 
 
 def test_the_rows_of_a_call_are_presets_and_methods_that_exist():

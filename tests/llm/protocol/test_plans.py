@@ -181,7 +181,7 @@ def test_estimates_are_right_on_tasks_that_were_not_measured():
     SQuAD's rows generated answers on dev, which runs do not do, so that its seconds beside the steps are left out.
     """
     models = {"gemma": Model(268098176, 167772160, 18), "MiniLM-L6 with an MLM head trained here": MINILM}
-    rows = [r for path in sorted((committed_pages.RECORDS / "rows").glob("*.jsonl")) for r in read_jsonl(path)]
+    rows = [r for path in sorted((committed_pages.RECORDS / "rows").glob("*/*.jsonl")) for r in read_jsonl(path)]
     rows = [r for r in rows if r.config["role"] in ("tune", "test") and r.result.get("steps") == r.config["steps"]]
     rows = [r for r in rows if r.config["steps"] and "H200" in r.provenance["gpu"][0] and captured_once(r.result)]
     for task in ("sst2", "copa", "rte", "cb", "squad"):

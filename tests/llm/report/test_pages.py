@@ -261,7 +261,7 @@ def test_committed_rows_that_cannot_be_put_together_are_one_line(tmp_path, capsy
 def test_committed_rows_are_drawn_without_their_models_and_data(tmp_path, capsys):
     store = tmp_path / "rows.sqlite"
     with Store(store) as opened:
-        opened.merge(ROWS / "small-masked-sst2.jsonl")
+        opened.merge(ROWS / "small/masked-sst2.jsonl")
         rows = opened.records("llm/small")
     words = ["llm", "table", "1", "--draw-only", "--store", str(store), "--out", str(tmp_path)]
     assert helene_cli.main(words) == 0

@@ -16,7 +16,7 @@ from llm_bench.data.folder import read_split
 from llm_bench.evaluation.scoring import EXAMPLE_LOSSES, LOSSES
 from llm_bench.runs import methods
 from llm_bench.tasks import get_task
-from tests.optimizers.grouped_models import reference_gradient, written_out
+from tests.optimizers.groups.grouped_models import reference_gradient, written_out
 
 CASES = [("opt", "sst2"), ("opt", "squad"), ("gpt2", "copa"), ("roberta", "sst2"), ("bert", "trec")]
 

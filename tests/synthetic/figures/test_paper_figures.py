@@ -339,7 +339,7 @@ COMMITTED = {
 def test_committed_records_are_those_of_the_current_settings(name):
     """What a reader quotes from them is what the command would find."""
     measured, page = COMMITTED[name]
-    records = read_jsonl(RECORDS / f"figure-{name}.jsonl")
+    records = read_jsonl(RECORDS / "figures" / f"{name}.jsonl")
     assert {r.key for r in records} == {config_key(c) for c in measured.configs()}
     assert not any(r.failed for r in records)
     assert page.remake(records).verdict in ("consistent", "not_consistent", "not_resolved")
@@ -362,7 +362,7 @@ def test_a_committed_cell_comes_out_again():
     record = next(r for r in by_size if r.config["kind"] == "forward_only")
     again = Record.of("agnb", record.config, run(record.config))
     np.testing.assert_allclose(again.result["snr"], record.result["snr"], rtol=1e-3)
-    cell = next(r for r in read_jsonl(RECORDS / "figure-toy.jsonl") if r.config["cell"] == "exact-newton")
+    cell = next(r for r in read_jsonl(RECORDS / "figures" / "toy.jsonl") if r.config["cell"] == "exact-newton")
     again = Record.of("figure-toy", cell.config, toy.run(cell.config))
     assert again.result["best_trial"] == cell.result["best_trial"]
     assert again.result["test"] == cell.result["test"]

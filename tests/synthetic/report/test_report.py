@@ -195,7 +195,7 @@ def test_h_acts_where_another_floor_gives_other_steps():
 
 def test_committed_records_say_where_h_never_acts():
     """Counted from the records: 32 of 121 cells of HELENE, most of them on real data and log-cosh."""
-    records = read_jsonl(RECORDS / "standard-helene.jsonl")
+    records = read_jsonl(RECORDS / "standard" / "helene.jsonl")
     series = collect(load("standard", NOISE_VERSION), records)
     own = [s for s in series if s.method == "helene" and not s.borrowed]
     assert cells_where_h_acts(cell for s in own for cell in s.cells) == (121 - 32, 121)

@@ -1,6 +1,6 @@
 """SIGKILL a sweep again and again, each time when it has got further, and look whether a record was lost.
 
-    python -m tests.lab.kills --kills 50
+    python -m tests.lab.store.kills --kills 50
 
 A kill ends the command and its workers alike, at a moment that a seeded generator draws after the store has grown.
 Records that a reader has seen must stay as they were; the finished sweep must equal one that nothing killed. One kill

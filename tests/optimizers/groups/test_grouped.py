@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from helene import GroupedMeZO, Trajectory
 from helene.evaluation import rows
 from helene.evaluation.factors import Factors
-from tests.optimizers.grouped_models import (
+from tests.optimizers.groups.grouped_models import (
     EXAMPLES,
     LENGTH,
     MODELS,

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from helene import GroupedMeZO
 from helene.engine.groups import GroupEngine
 from helene.integrations.checkpoints import load_checkpoint, save_checkpoint
-from tests.optimizers.grouped_models import reference_gradient, written_out
+from tests.optimizers.groups.grouped_models import reference_gradient, written_out
 
 LR, EPS, ROWS = 0.01, 1e-3, 8
 
