@@ -12,7 +12,7 @@ from theory.sources.measured import measured
 
 def test_the_committed_file_is_what_the_rows_give() -> None:
     rows, parts = (
-        (claims.RECORDS / "rows" / f"{name}-causal-sst2.jsonl").read_text(encoding="utf-8").splitlines()
+        (claims.RECORDS / "rows" / f"{name}/causal-sst2.jsonl").read_text(encoding="utf-8").splitlines()
         for name in ("small", "parts")
     )
     committed = (claims.RECORDS / "claims.jsonl").read_text(encoding="utf-8")

@@ -276,6 +276,6 @@ def test_committed_rows_are_drawn_without_their_models_and_data(tmp_path, capsys
 
 def test_a_figure_is_drawn_of_what_it_is_about():
     """MeZO, its momentum and rivals stand beside: they make no page of HELENE's parts."""
-    rows = [r for path in ROWS.glob("groups-*.jsonl") for r in read_jsonl(path)]
+    rows = [r for path in (ROWS / "groups").glob("*.jsonl") for r in read_jsonl(path)]
     assert {r.config["method"] for r in rows} >= {"mezo", "zo-sgd-mmt", "mezo-grouped-16"}
     assert committed_pages.pages_of("groups", rows) == [("figure", "groups", "groups")]
