@@ -36,7 +36,8 @@ class Engine:
 
     The first step of a batch shape runs without a graph (it finds the order in which modules run, and checks that every
     trained parameter is read perturbed), the second is captured, later ones are replayed. Without a GPU or Triton, or
-    where a forward cannot be captured, steps run without a graph; `mode` and `reason` tell.
+    where a forward cannot be captured, steps run without a graph; `mode` and `reason` tell. A step that estimates h by
+    a backward or from a minibatch of its own is made by ``optimizer.step``; those between are captured.
 
     With torch.distributed initialised (torchrun), each rank gives its share of the batch, all of one size, and ``loss``
     its mean; two numbers are exchanged a step.
@@ -140,25 +141,32 @@ class Engine:
         """When what is copied, of each batch shape seen, the latest last."""
         return [shape.schedule for shape in self._steps.shapes.values() if shape.schedule is not None]
 
-    def step(self, batch: Any) -> Tensor:
+    @property
+    def plain_reason(self) -> str:
+        """Why no step at all is made by the engine, in one line; empty where it makes them."""
+        return self._plain_reason
+
+    def step(self, batch: Any, curvature_closure: Callable[[], Tensor] | None = None) -> Tensor:
         """One update.
 
         Args:
             batch: What ``loss`` takes: tensors in any nesting of dicts, lists and tuples, on any device.
+            curvature_closure: As of ``optimizer.step``.
 
         Returns:
             (L⁺ + L⁻) / 2, 0-dim; reading its value is what makes the host wait.
 
         Raises:
-            ValueError: If the loss is no scalar or draws random numbers, or a parameter cannot be perturbed.
+            ValueError: If the loss is no scalar or draws random numbers, a parameter cannot be perturbed, or the
+                curvature's source needs a ``curvature_closure`` and there is none.
             FloatingPointError: If a loss is not finite; parameters and state are unchanged. After a captured step the
                 error comes with one of the next, and steps in between count.
             RuntimeError: If ranks differ or one has died.
         """
         with on_device(self._shared.device):
-            return self._step(batch)
+            return self._step(batch, curvature_closure)
 
-    def _step(self, batch: Any) -> Tensor:
+    def _step(self, batch: Any, curvature_closure: Callable[[], Tensor] | None) -> Tensor:
         updates = self._shared.updates
         updates.raise_if_broken()
         plan = self.optimizer.plan()
@@ -171,8 +179,8 @@ class Engine:
         batch = batches.plain(batch)
         if self._buckets:
             batch = batches.pad_to_bucket(batch, self._buckets, self._padding, self._side)
-        if self._plain_reason:
-            return self._plain(batch)
+        if reason := self._plain_reason or reasons.apart(plan):
+            return self._plain(batch, curvature_closure, reason)
         loss, self._mode, self._reason = self._steps.make(plan, batches.Layout(batch))
         return loss
 
@@ -191,6 +199,8 @@ class Engine:
         self._mode, self._reason = "eager", ""
         slow = reasons.not_fused(targets)
         self._plain_reason = reasons.plain(self.model, plan)
+        if self.ranks.size > 1 and (reason := self._plain_reason or reasons.apart(plan, ever=True)):
+            raise ValueError(f"several ranks need steps of one pair, but {reason}")
         no_graph = "no CUDA device" if device.type != "cuda" else slow
         if not self._capture:
             no_graph = "capture=False"
@@ -220,11 +230,12 @@ class Engine:
         elif no_graph and not repeat:
             self._tell(f"steps run without a CUDA graph: {no_graph}")
 
-    def _plain(self, batch: Any) -> Tensor:
-        if self.ranks.size > 1:
-            raise ValueError(f"several ranks need steps of one pair, but {self._plain_reason}")
-        self._mode, self._reason = "plain", self._plain_reason
-        return self.optimizer.step(lambda: self._loss(self.model, batch))
+    def _plain(self, batch: Any, curvature_closure: Callable[[], Tensor] | None, reason: str) -> Tensor:
+        self._shared.updates.settle()
+        self._mode, self._reason = "plain", reason
+        loss = self.optimizer.step(lambda: self._loss(self.model, batch), curvature_closure)
+        self._steps.look_at_model()
+        return loss
 
     def _check_ranks(self, plan: StepPlan) -> None:
         numbers = plan.seed, plan.step, zlib.crc32(plan.fingerprint().encode())

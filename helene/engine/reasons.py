@@ -16,21 +16,29 @@ from helene.steps.plan import Probing, StepPlan
 
 
 def not_one_pair(plan: StepPlan) -> str:
-    """Why a step measures something else than the pair of one direction, in one line."""
-    probing, rule = plan.probing, plan.rules[0]
+    """Why steps measure something else than the pair of one direction, in one line; see `apart` for estimates of h."""
+    probing = plan.probing
     if type(plan.measurement) is not Pairs or not isinstance(probing, Probing):
         return f"{plan.method} measures more than one pair of losses"
     if probing.num_directions != 1 or not probing.two_sided:
         return f"num_directions is {probing.num_directions} and two_sided is {probing.two_sided}"
     if not probing.is_one_direction:
         return f"distribution is {probing.distribution!r} and direction_per_layer is {probing.direction_per_layer}"
-    if isinstance(rule, CurvatureRule) and not (rule.curvature is NONE or rule.curvature.of_step):
-        return f"the source of curvature={rule.curvature.name!r} has a batch or a backward of its own"
     return ""
 
 
+def apart(plan: StepPlan, ever: bool = False) -> str:
+    """Why a step that estimates h is none of one pair, in one line; ``ever`` asks of all steps of the run."""
+    rule, source = plan.rules[0], plan.source
+    if ever and isinstance(rule, CurvatureRule) and rule.curvature is not NONE:
+        source = rule.curvature
+    if source is None or source.of_step:
+        return ""
+    return f"the source of curvature={source.name!r} has a batch or a backward of its own"
+
+
 def plain(model: nn.Module, plan: StepPlan) -> str:
-    """Why a step is not one pair of probes of the whole model, in one line."""
+    """Why steps are not one pair of probes of the whole model, in one line."""
     if reason := not_one_pair(plan):
         return reason
     if is_compiled(model):

@@ -87,7 +87,7 @@ class Steps:
         self._shared.direction, self._shared.eps = self._optimizer.direction(plan), probing.eps
         if shape.graph is None and shape.steps and not (shape.no_graph or self._no_graph):
             self._record(shape, plan)
-            self._look_at_model()
+            self.look_at_model()
         if shape.graph is not None:
             with deferred_interrupts(self._ranks.size == 1):  # other ranks may be gone, and must not be waited for
                 made = self._replay(shape, plan)
@@ -95,7 +95,7 @@ class Steps:
             self._updates.settle()
             self._updates.send(plan)
             made = self._eager(shape, plan)
-            self._look_at_model()
+            self.look_at_model()
         shape.steps += 1
         self._optimizer.last_loss = made.loss
         return made
@@ -111,8 +111,8 @@ class Steps:
             shape.static.fill(layout)
         return shape
 
-    def _look_at_model(self) -> None:
-        """A forward that Python has run may have made a buffer anew."""
+    def look_at_model(self) -> None:
+        """Take the model as it is now: a forward that Python has run may have made a buffer anew."""
         self._model_watch = ModelWatch(self._shared.model)
 
     def _eager(self, shape: BatchStep, plan: StepPlan) -> Made:

@@ -112,7 +112,7 @@ class Stepper:
             if self._forced:
                 raise
             return self._give_up(str(error).splitlines()[0], plain)
-        self._made += 1
+        self._made += self.engine.mode != "plain"  # an estimate of h has a step of its own, in any loop
         self._captured += self.engine.mode == "graph"
         if not self._forced and (reason := self._not_worth_it()):
             self._give_up(reason, plain)
@@ -120,8 +120,8 @@ class Stepper:
 
     def _not_worth_it(self) -> str:
         assert self.engine is not None
-        if self.engine.mode == "plain" or "captured" in self.engine.reason:
-            return self.engine.reason
+        if self.engine.plain_reason or "captured" in self.engine.reason:
+            return self.engine.plain_reason or self.engine.reason
         if self._made < WINDOW:
             return ""
         made, captured = self._made, self._captured

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from helene.engine.reasons import not_one_pair
+from helene.engine.reasons import apart, not_one_pair
 from helene.engine.schedule import Schedule, schedule_of, trace
 from helene.evaluation.blocks import ALIGNMENT, LEAST_BYTES
 from helene.evaluation.directions import DEVICE_CHUNK, Target, compute_dtype
@@ -58,6 +58,12 @@ class Prediction:
         """The peak."""
         return self.weights + self.state + self.scratch + self.gradients + self.activations + self.workspace
 
+    def beside(self, graph: Prediction) -> Prediction:
+        """Of steps made plainly between captured ones: a graph keeps its scratch and its activations."""
+        kept = {"scratch", "activations"}
+        mine, theirs = self.__dict__, graph.__dict__
+        return Prediction(**{n: (mine[n] + theirs[n] if n in kept else max(mine[n], theirs[n])) for n in mine})
+
     def summary(self) -> dict[str, int]:
         """For records."""
         return {**self.__dict__, "total": self.total}
@@ -94,24 +100,32 @@ def predict(
         return Prediction(weights, activations=_forward_peak(run, tensors), workspace=workspace_bytes)
     like = optimizer([nn.Parameter(torch.zeros(1, dtype=targets[0].tensor.dtype))])
     state, update = _state_bytes(like, targets), _update_peak(like, targets)
-    gradient_alone = isinstance(like, FirstOrder)
-    if gradient_alone or like.source.has_backward:
-        peak, gradients = _backward_peak(run, tensors, targets)
-        held = max(peak, gradients + update) - gradients
-        scratch = 0 if gradient_alone else _stack_bytes(module, targets, run)
-        return Prediction(weights, state, scratch, gradients, held, 2 * workspace_bytes)
-    if not engine or not_one_pair(like.plan()):
+    first_order = isinstance(like, FirstOrder)
+
+    def plain() -> Prediction:
+        scratch = 0 if first_order else _stack_bytes(module, targets, run)
+        if first_order or like.source.has_backward:
+            peak, gradients = _backward_peak(run, tensors, targets)
+            held = max(peak, gradients + update) - gradients
+            return Prediction(weights, state, scratch, gradients, held, 2 * workspace_bytes)
         held = max(_forward_peak(run, tensors), update)
-        return Prediction(weights, state, _stack_bytes(module, targets, run), 0, held, workspace_bytes)
-    schedule, held = _engine_peak(module, targets, run, tensors)
-    tables = 2 * sum(4 * -(-t.tensor.numel() // TILE) for t in targets)  # of the copies and of the update
-    used = 3 + any(
-        not unit.together for unit in schedule.units
-    )  # the trace's, each lane's, a lane's on the other's stream
-    # The caller's batch beside the engine's copy of it.
-    copied = sum(blocks(x.nbytes) for x in tree_leaves(batch) if isinstance(x, Tensor))
-    scratch = blocks(schedule.scratch_bytes) + tables
-    return Prediction(weights + copied, state, scratch, 0, max(held, update), used * workspace_bytes)
+        return Prediction(weights, state, scratch, 0, held, workspace_bytes)
+
+    def captured() -> Prediction:
+        schedule, held = _engine_peak(module, targets, run, tensors)
+        tables = 2 * sum(4 * -(-t.tensor.numel() // TILE) for t in targets)  # of the copies and of the update
+        # The trace's, each lane's, a lane's on the other's stream.
+        used = 3 + any(not unit.together for unit in schedule.units)
+        # The caller's batch beside the engine's copy of it.
+        copied = sum(blocks(x.nbytes) for x in tree_leaves(batch) if isinstance(x, Tensor))
+        scratch = blocks(schedule.scratch_bytes) + tables
+        return Prediction(weights + copied, state, scratch, 0, max(held, update), used * workspace_bytes)
+
+    if not engine or first_order or not_one_pair(like.plan()):
+        return plain()
+    if apart(like.plan(), ever=True):
+        return plain().beside(captured())
+    return captured()
 
 
 def _state_bytes(like: Base, targets: list[Target]) -> int:

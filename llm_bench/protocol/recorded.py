@@ -24,10 +24,17 @@ class RecordedBench(Bench):
     Attributes:
         fingerprints: Of each model, by its name and kind.
         rows: Fingerprint of each split, by what it was drawn with.
+        engines: Of each method, whether its runs had the engine.
     """
 
     fingerprints: Mapping[Any, str] = field(default_factory=dict)
     rows: Mapping[Any, str] = field(default_factory=dict)
+    engines: Mapping[str, bool] = field(default_factory=dict)
+
+    def with_settings(self, config: RunConfig) -> RunConfig:
+        """As of any bench, with the engine where the method's runs had it."""
+        found = super().with_settings(config)
+        return dataclasses.replace(found, engine=found.engine and self.engines.get(config.method, True))
 
     def _with_fingerprints(self, config: RunConfig) -> RunConfig:
         model, split = self.fingerprints.get((config.model, config.kind), ""), _split(dataclasses.asdict(config))
@@ -61,8 +68,11 @@ def recorded(preset: Preset, records: Sequence[Record]) -> RecordedBench:
     }
     trained = [c for c in configs if c["method"] not in UNTRAINED and c["role"] != "measure"] or configs
     device, best = _only({(c["device"], c["best"]) for c in trained}, "settings")
-    more = {"engine": any(c["engine"] for c in trained), "best": best}
-    return RecordedBench(preset, models, Environment(""), device, more, fingerprints, rows)
+    engines: dict[str, bool] = {}
+    for config in trained:
+        engines[config["method"]] = engines.get(config["method"], False) or config["engine"]
+    more = {"engine": any(engines.values()), "best": best}
+    return RecordedBench(preset, models, Environment(""), device, more, fingerprints, rows, engines)
 
 
 def _split(config: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -110,15 +110,17 @@ class Speeds:
         return seconds + (captures if _captured(config) else 0.0)
 
     def _computed(self, config: RunConfig, x: float, forwards: float) -> float:
-        """Seconds of a captured step, or of a CPU's: pairs of forwards, and what groups add to them."""
-        by_group = config.device != "cpu" and methods.takes_examples(config.method)
-        more = _OF_GROUPS * self.models[config.model].layers if by_group else 0.0
-        return self._line(config, x) * forwards + more
+        """Seconds of a captured step, or of a CPU's: pairs of forwards, and what groups or plain steps add to them."""
+        of_a_layer = 0.0
+        if config.device != "cpu":
+            of_a_layer += _OF_GROUPS * methods.takes_examples(config.method)
+            of_a_layer += _HOST * methods.plain_share(config.method) * _captured(config)
+        return self._line(config, x) * forwards + of_a_layer * self.models[config.model].layers
 
     def _line(self, config: RunConfig, x: float) -> float:
         """Seconds of two captured forwards of x multiply-adds."""
         measured = self.points.get(_group(config, captured=True), [])
-        points = [(z, y) for method, z, y in measured if not methods.takes_examples(method)]
+        points = [(z, y) for m, z, y in measured if not (methods.takes_examples(m) or methods.plain_share(m))]
         slope, launches = 2.0 / self._rate(config), _LAUNCHES * self.models[config.model].layers
         if config.device == "cpu":
             launches = 0.0

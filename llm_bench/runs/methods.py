@@ -109,13 +109,21 @@ def takes_examples(name: str) -> bool:
 
 
 def captured(name: str) -> bool:
-    """Whether an engine captures its steps: one pair of losses, and no batch or backward of the curvature's own.
+    """Whether an engine captures its steps: one pair of losses, or one for each group of a batch.
 
-    Or one pair for each group of a batch.
+    Those that estimate h by a backward or from a minibatch of their own are made plainly, see `plain_share`.
     """
     from helene.engine.reasons import not_one_pair
 
     return takes_examples(name) or not not_one_pair(_toy(name, {}).plan())
+
+
+def plain_share(name: str) -> float:
+    """The share of an engine's steps that are made plainly, since h is estimated apart."""
+    from helene.engine.reasons import apart
+
+    plan = _toy(name, {}).plan()
+    return 1.0 / plan.rules[0].interval if apart(plan, ever=True) else 0.0
 
 
 def forwards(name: str, hyper: Mapping[str, Any]) -> Callable[[int], int]:

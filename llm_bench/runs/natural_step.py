@@ -93,7 +93,7 @@ def measure_slope(config: RunConfig, session: Session) -> dict[str, Any]:
         config.method, module, hyper, seed=config.seed, batch_size=stream.batch_size, steps=config.steps
     )
     recorded = Trajectory.record(optimizer)
-    stepper = PlainStepper(module, optimizer, session.loss(config), first_order=False)
+    stepper = PlainStepper(module, optimizer, session.loss(config))
     for step in range(1, config.steps + 1):
         stepper.step(session.batch(config, stream.rows(step)), lambda: None)  # type: ignore[arg-type, return-value]
     sizes = [sum(p.numel() for p in group["params"] if p.requires_grad) for group in optimizer.param_groups]

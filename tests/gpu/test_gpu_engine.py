@@ -42,6 +42,7 @@ METHODS: list[Any] = [
     (MeZO, {"lr": 1e-3, "distribution": "rademacher"}),
     (Helene, {"lr": 1e-2, "anneal_horizon": 100, "batch_size": 16, "interval": 3}),
     (Helene, {"lr": 1e-2, "anneal_horizon": 100, "batch_size": 16, "interval": 3, "state_dtype": "8bit"}),
+    (Helene, {"lr": 1e-2, "anneal_horizon": 100, "batch_size": 16, "interval": 5, "curvature": "backprop"}),
     (ZOAdam, {"lr": 1e-3, "state_dtype": "bfloat16"}),
     (ZONewton, {"lr": 1e-6, "batch_size": 16, "denominator_eps": 1.0}),
 ]

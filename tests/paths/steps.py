@@ -51,7 +51,8 @@ class ByEngine:
         def step(t: int, batch: dict[str, Tensor]) -> Any:
             if self.mixed and 5 <= t <= 8:
                 return plainly(t, batch)
-            value = self.engine.step(batch)
+            own = models.batch_of(t, 1, str(batch["ids"].device))
+            value = self.engine.step(batch, models.curvature_closure(case.source(t), model, own))
             self.run.how.add((self.engine.mode, self.engine.reason))
             return value
 

@@ -41,22 +41,33 @@ class Stepper(Protocol):
         """
 
 
-class PlainStepper:
-    """``optimizer.step(closure)``."""
+class _OfBatches:
+    """Losses of batches as closures.
 
-    def __init__(self, module: Any, optimizer: Any, loss: Loss, first_order: bool) -> None:
-        self.module, self.optimizer, self.loss, self.first_order = module, optimizer, loss, first_order
+    Args:
+        module: The model.
+        optimizer: Whose curvature may look at a minibatch of its own.
+        loss: Of model and batch.
+    """
+
+    def __init__(self, module: Any, optimizer: Any, loss: Loss) -> None:
+        self.module, self.optimizer, self.loss = module, optimizer, loss
         self.forwards = 0
         self.made: Counter[tuple[str, str]] = Counter()
-        self._source = optimizer.param_groups[0].get("curvature")
+        self._own_batch = optimizer.param_groups[0].get("curvature") in OWN_BATCH
+
+    def curvature_closure(self, other: Callable[[], Batch]) -> Callable[[], Tensor] | None:
+        """The loss of a second minibatch, for sources that need one."""
+        return (lambda: self.loss(self.module, other())) if self._own_batch else None
+
+
+class PlainStepper(_OfBatches):
+    """``optimizer.step(closure)``."""
 
     def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
         """See `Stepper`."""
         next_step = self.optimizer.param_groups[0]["step"] + 1
-        if self._source in OWN_BATCH:
-            value = self.optimizer.step(lambda: self.loss(self.module, batch), lambda: self.loss(self.module, other()))
-        else:
-            value = self.optimizer.step(lambda: self.loss(self.module, batch))
+        value = self.optimizer.step(lambda: self.loss(self.module, batch), self.curvature_closure(other))
         self.forwards += self.optimizer.forwards_at(next_step)
         self.made["plain", "no engine was asked for"] += 1
         return value
@@ -65,19 +76,19 @@ class PlainStepper:
         """See `Stepper`."""
 
 
-class EngineStepper:
+class EngineStepper(_OfBatches):
     """``Engine(model, optimizer, loss).step(batch)``: two forwards and the update replayed from a graph."""
 
     def __init__(self, module: Any, optimizer: Any, loss: Loss) -> None:
-        self.optimizer, self.forwards = optimizer, 0
-        self.made: Counter[tuple[str, str]] = Counter()
+        super().__init__(module, optimizer, loss)
         kind = ("groups", "GroupEngine") if "groups" in optimizer.defaults else ("engine", "Engine")
         self.engine = getattr(importlib.import_module(f"helene.engine.{kind[0]}"), kind[1])(module, optimizer, loss)
 
     def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
         """See `Stepper`."""
         next_step = self.optimizer.param_groups[0]["step"] + 1
-        value = self.engine.step(batch)
+        own = self.curvature_closure(other)
+        value = self.engine.step(batch) if own is None else self.engine.step(batch, own)
         self.forwards += self.optimizer.forwards_at(next_step)
         self.made[self.engine.mode, self.engine.reason] += 1
         return value
@@ -98,9 +109,8 @@ def make_stepper(module: Any, optimizer: Any, loss: Loss, method: str, *, engine
     Raises:
         ValueError: If the engine is asked for and is not there, or the method has no captured step.
     """
-    first_order = methods.is_first_order(method)
     if not engine:
-        return PlainStepper(module, optimizer, loss, first_order)
+        return PlainStepper(module, optimizer, loss)
     if not engine_available():
         raise ValueError("engine = true needs a CUDA device and helene.engine; set engine = false")
     if not methods.captured(method):
