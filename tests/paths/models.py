@@ -59,9 +59,14 @@ def make(name: str, dtype: torch.dtype, device: str = "cpu") -> nn.Module:
 
 
 def batch_of(step: int, own: int = 0, device: str = "cpu") -> dict[str, Tensor]:
-    """The minibatch of a step; ``own`` is 1 for the curvature's."""
-    generator = torch.Generator().manual_seed(2 * step + own)
-    ids, labels = torch.randint(0, VOCABULARY, (2, ROWS, LENGTH), generator=generator)
+    """The minibatch of a step; ``own`` is 1 for the curvature's.
+
+    No id is there three times: a row's gradients are summed in 16 bits or in 32, by device, and two give the same.
+    """
+    generator, most = torch.Generator().manual_seed(2 * step + own), 3
+    while most > 2:
+        ids, labels = torch.randint(0, VOCABULARY, (2, ROWS, LENGTH), generator=generator)
+        most = int(ids.flatten().bincount().max())
     one = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)  # two factors of the loss, and what is taken off before
     return {"ids": ids.to(device), "labels": labels.to(device), "spoil": one.to(device)}
 
