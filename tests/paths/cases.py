@@ -79,6 +79,17 @@ class Case:
             keys |= {event.what[1]} if event.kind == "set" else words
         return keys
 
+    @property
+    def narrow(self) -> bool:
+        """Whether weights have 16 bits."""
+        return self.dtype in ("bfloat16", "float16")
+
+    @property
+    def eps(self) -> float:
+        """The largest of the run."""
+        later = [{e.what[1]: e.what[2]} for e in self.events if e.kind == "set"]
+        return max([1e-3, *(own["eps"] for own in (self.options, *self.groups, *later) if "eps" in own)])
+
     def as_one_layer(self) -> Case:
         """The same with every option for the whole model: for a path that takes no groups."""
         own = {key: value for group in self.groups for key, value in group.items()}
@@ -160,6 +171,8 @@ class Run:
         refused: The error that ended it, with its class; empty where none did.
         how: By which modes and for which reasons steps were made.
         path: How far each parameter went: Σ |θ_t − θ_{t−1}|, where it was watched.
+        slopes: What each step measured, by its number.
+        flip: Where steps moved by the slopes of another run: by what share the losses of probes were off.
     """
 
     params: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -169,3 +182,5 @@ class Run:
     refused: str = ""
     how: set[tuple[str, str]] = field(default_factory=set)
     path: dict[str, float] = field(default_factory=dict)
+    slopes: dict[int, list[float]] = field(default_factory=dict)
+    flip: float = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from tests.paths import paths, simulated, workers
+from tests.paths import models, paths, simulated, workers
 from tests.paths.agree import Verdict, differences, judge, refusal
 from tests.paths.cases import Case, Run
 from tests.paths.table import INERT, Row
@@ -16,6 +16,7 @@ RANKED = "ranks", "sharded"
 ON_GPU = "gpu-torch", "gpu-kernels", "gpu-graph", "gpu-mixed", "gpu-replay"
 PATHS = (*TO_THE_BIT, *INTERPRETED, *RANKED, "simulator")
 SHARE_OF_KERNELS, SHARE_OF_RANKS = 2.0**-20, 2.0**-50
+TURNS = (1.0, -1.0), (-1.0, 1.0), (1.0, 1.0, -1.0, -1.0), (-1.0, -1.0, 1.0, 1.0)  # one sets any two losses apart
 
 _kept: OrderedDict[str, Run] = OrderedDict()
 
@@ -39,6 +40,15 @@ def twins(case: Case, path: str) -> list[Run] | None:
         return None
     size = SHARE_OF_RANKS if path in RANKED else SHARE_OF_KERNELS
     return [kept(f"{size * sign} {case!r}", lambda s=sign: paths.twin(case, s * size)) for sign in (1.0, -1.0)]
+
+
+def bounded(case: Case, path: str, got: Run) -> tuple[Run, list[Run] | None]:
+    """What a path's run is compared with, and what bounds the difference: see `agree`."""
+    if path in TO_THE_BIT or path in RANKED or not case.narrow or case.first_order:
+        return reference(case), twins(case, path)
+    flip = models.flip(case.model, case.dtype, case.eps)
+    others = [paths.told_path(case, got.slopes, SHARE_OF_KERNELS, tuple(flip * s for s in signs)) for signs in TURNS]
+    return paths.told_path(case, got.slopes), others
 
 
 def run(case: Case, path: str, mutant: str = "") -> Run:
@@ -73,11 +83,13 @@ def check(case: Case, path: str, mutant: str = "") -> Verdict:
         return refusal(case, expected.refused) if expected.refused else Verdict("agreed")
     if path in INTERPRETED and case.dtype == "bfloat16":
         return Verdict("elsewhere", "Triton's interpreter cuts bfloat16 off where a GPU rounds")
-    if path in ON_A_GPU and case.method == "ForwardGrad" and case.dtype in ("bfloat16", "float16"):
+    if path in ON_A_GPU and case.narrow and case.method == "ForwardGrad":
         return Verdict("elsewhere", "tangents of 16-bit weights are rounded as the device's kernels sum them")
     got = run(case, path, mutant)
-    bounds = None if expected.refused or got.refused else twins(case, path)
-    if bounds and any(t.refused for t in bounds):
+    bounds = None
+    if not (expected.refused or got.refused):
+        expected, bounds = bounded(case, path, got)
+    if bounds and any(t.refused for t in (expected, *bounds)):
         return Verdict("elsewhere", "whether it diverges is a matter of rounding")
     return judge(case, expected, got, bounds)
 
@@ -105,5 +117,6 @@ def matters(case: Case, without: Case, path: str = "kernels") -> Verdict:
         return refusal(case, first.refused)
     if second.refused:
         return Verdict("agreed", "it cannot be left out")
-    found = differences(first, second, twins(case, path), 2.0)
+    first, bounds = bounded(case, path, second)
+    found = differences(first, second, bounds, 2.0)
     return Verdict("agreed", found[0]) if found else Verdict("disagreed", "it changes nothing")

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -59,9 +60,14 @@ def make(name: str, dtype: torch.dtype, device: str = "cpu") -> nn.Module:
 
 
 def batch_of(step: int, own: int = 0, device: str = "cpu") -> dict[str, Tensor]:
-    """The minibatch of a step; ``own`` is 1 for the curvature's."""
-    generator = torch.Generator().manual_seed(2 * step + own)
-    ids, labels = torch.randint(0, VOCABULARY, (2, ROWS, LENGTH), generator=generator)
+    """The minibatch of a step; ``own`` is 1 for the curvature's.
+
+    No id is there three times: a row's gradients are summed in 16 bits or in 32, by device, and two give the same.
+    """
+    generator, most = torch.Generator().manual_seed(2 * step + own), 3
+    while most > 2:
+        ids, labels = torch.randint(0, VOCABULARY, (2, ROWS, LENGTH), generator=generator)
+        most = int(ids.flatten().bincount().max())
     one = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)  # two factors of the loss, and what is taken off before
     return {"ids": ids.to(device), "labels": labels.to(device), "spoil": one.to(device)}
 
@@ -76,6 +82,26 @@ def loss(model: Any, batch: dict[str, Tensor]) -> Tensor:
     out = model(batch["ids"])
     value = F.cross_entropy(out.flatten(0, 1), batch["labels"].flatten() % out.shape[-1])
     return (value - batch["spoil"][2]) * batch["spoil"][0] * batch["spoil"][1]
+
+
+@cache
+def flip(name: str, dtype: str, eps: float) -> float:
+    """By what share an element of a 16-bit copy that is rounded the other way moves the loss, at most.
+
+    One element moves by a unit in its last place, the loss by that times the element's derivative.
+    """
+    kind, generator, found = getattr(torch, dtype), torch.Generator().manual_seed(5), 0.0
+    for step in range(1, 37):
+        model = make(name, kind).double()
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(eps * torch.randn(p.shape, generator=generator, dtype=torch.float64))
+        value = loss(model, batch_of(step))
+        value.backward()
+        for p in model.parameters():
+            unit = torch.finfo(kind).eps * 2.0 ** p.detach().abs().log2().floor()
+            found = max(found, float((unit * p.grad).abs().max() / value.detach()))
+    return found
 
 
 def spoiled(how: str, model: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:

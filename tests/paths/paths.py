@@ -19,6 +19,9 @@ from helene.rules import precision
 from tests.paths import models
 from tests.paths.cases import Case, Run, happen, make_model, make_optimizer
 from tests.paths.steps import RING, Attach, ByEngine, by_optimizer
+from tests.paths.told import Slopes, heard, told
+
+SHARE_OF_SQUARES = 2.0**-17  # of normals
 
 
 def drive(
@@ -44,7 +47,7 @@ def drive(
         with_model: Whether the optimizer is given the model.
     """
     run, attach = run or Run(), attach or by_optimizer
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), heard(run.slopes):
         warnings.simplefilter("ignore")
         try:
             model = make_model(case, device)
@@ -112,6 +115,18 @@ def twin(case: Case, disturb: float) -> Run:
     return drive(case, lambda *args: by_optimizer(*args, disturb=disturb))
 
 
+def told_path(case: Case, slopes: Slopes, disturb: float = 0.0, turns: tuple[float, ...] = ()) -> Run:
+    """The reference, which steps by what a path has measured; what it measures itself is in its ``slopes``.
+
+    Its losses are off as `by_optimizer` says, and with turns what is told is off by up to 2^-17 of itself.
+    """
+    own: Slopes = {}
+    with told(slopes, SHARE_OF_SQUARES if turns else 0.0, own):
+        run = drive(case, lambda *args: by_optimizer(*args, disturb=disturb, turns=turns))
+    run.slopes, run.flip = own, max(turns, default=0.0)
+    return run
+
+
 def model_path(case: Case) -> Run:
     return drive(case, with_model=True)
 
@@ -139,7 +154,7 @@ def engine_replay(case: Case, device: str = "cpu", **options: Any) -> Run:
 
 def replayed(case: Case, trajectory: Trajectory, how: str, device: str = "cpu") -> Run:
     run = Run()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), heard(run.slopes):
         warnings.simplefilter("ignore")
         try:
             if how != "memory":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -18,19 +20,26 @@ Attach = Callable[[Case, nn.Module, Any], Step]
 RING = {"scratch_bytes": 1 << 12, "unit_bytes": 700}
 
 
-def by_optimizer(case: Case, model: nn.Module, optimizer: Any, disturb: float = 0.0) -> Step:
-    """``optimizer.step(closure)``; each loss is off by a share of up to ``disturb`` of itself."""
-    generator = torch.Generator().manual_seed(3)
+def by_optimizer(
+    case: Case, model: nn.Module, optimizer: Any, disturb: float = 0.0, turns: tuple[float, ...] = ()
+) -> Step:
+    """``optimizer.step(closure)``; each loss is off by a share of up to ``disturb``, those of probes by ``turns``."""
+    generator, shares = torch.Generator().manual_seed(3), cycle(turns)
+
+    def off(loss: Callable[[], Tensor]) -> Tensor:
+        share = disturb * (2.0 * torch.rand((), generator=generator, dtype=torch.float64) - 1.0)
+        if turns and not torch.is_grad_enabled():
+            share = next(shares)
+        return loss() * (1.0 + share)
 
     def step(t: int, batch: dict[str, Tensor]) -> Any:
-        def closure() -> Tensor:
-            value = models.loss(model, batch)
-            if disturb:
-                value = value * (1.0 + disturb * (2.0 * torch.rand((), generator=generator, dtype=torch.float64) - 1.0))
-            return value
-
+        closure = partial(models.loss, model, batch)
         own = models.batch_of(t, 1, str(batch["ids"].device))
         more = models.curvature_closure(case.source(t), model, own)
+        if disturb:
+            closure = partial(off, closure)
+        if turns and case.source(t) == "spsa_own_batch":
+            more = partial(off, more)
         return optimizer.step(closure, more) if more else optimizer.step(closure)
 
     return step
