@@ -16,7 +16,7 @@ from helene.inputs.files import write_text
 from helene.lab.runs.records import read_jsonl
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers
-from llm_bench.report.compare import CONTROLS, TASKS, duels, measured
+from llm_bench.report.compare import CONTROLS, TASKS, decidable, duels
 from llm_bench.tasks.task import Kind
 
 ROOT = Path(__file__).parents[1]
@@ -146,7 +146,7 @@ def count(found: Sequence[Row]) -> str:
         for row in most.values()
         for name, values in row.results.items()
     }
-    fought = measured(duels(percent))
+    fought = decidable(duels(percent))
     helene, mezo = (sum(duel.winner == name for duel in fought) or "none" for name in ("HELENE", "MeZO"))
     return f"HELENE beats MeZO beyond noise on {helene} of {len(fought)} tasks measured; MeZO beats HELENE on {mezo}."
 

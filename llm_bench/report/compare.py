@@ -109,6 +109,8 @@ class Duel:
         """Both by name, with their numbers."""
         name = f"{TASKS.get(self.task, self.task)} ({self.kind})"
         both = f"On {name} HELENE reaches {self.helene.mean:.1f} % and MeZO {self.mezo.mean:.1f} %"
+        if not math.isfinite(self.ahead.low):
+            return f"{both}: one seed of a method decides nothing."
         if not self.winner:
             return f"{both}: neither leads beyond noise."
         return f"{both}: {self.winner} leads by {abs(self.ahead.points):.1f} points."
@@ -134,14 +136,14 @@ def duels(rows: Rows, tuning: str = "full") -> list[Duel]:
     return out
 
 
-def measured(found: Sequence[Duel]) -> list[Duel]:
+def decidable(found: Sequence[Duel]) -> list[Duel]:
     """Those that seeds can decide; one seed of a method decides nothing. All, where none is such."""
     return [d for d in found if math.isfinite(d.ahead.low)] or list(found)
 
 
 def headline(found: Sequence[Duel]) -> str:
     """HELENE against MeZO on all tasks, in a sentence."""
-    found = measured(found)
+    found = decidable(found)
     if not found:
         return "HELENE and MeZO have not both been tested on any task here."
     wins = [sum(d.winner == name for d in found) for name in ("HELENE", "MeZO", "")]

@@ -14,7 +14,7 @@ from llm_bench.protocol.execute import Bench, CellRecords, cell_records
 from llm_bench.protocol.paper_tables import CONTROL, PaperTable
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers, numbers
-from llm_bench.report.compare import CONTROLS, against_controls, duels, headline
+from llm_bench.report.compare import CONTROLS, against_controls, decidable, duels, headline
 from llm_bench.report.labels import anchor, label
 from llm_bench.report.ranked import Table, interval_of, measured, seconds_of, seeds_of, why_not
 from llm_bench.report.sensitivity import sensitivity
@@ -33,7 +33,7 @@ def collect(bench: Bench, cells: Sequence[Cell], records: Sequence[Record]) -> T
 
 def answer(table: Table) -> str:
     """The first lines of the page: HELENE against MeZO with numbers, and which of them beats the controls."""
-    found = duels(measured(table))
+    found = decidable(duels(measured(table)))
     decided = [duel.sentence for duel in found if duel.winner] if len(found) > 1 else []
     return " ".join(filter(None, [headline(found), *decided, against_controls(found)]))
 

@@ -41,6 +41,11 @@ def test_the_first_line_names_both_with_numbers_and_a_lead_within_its_interval_i
     unsure = tables.answer(table_of(*helene, judged(0, 0.40), judged(1, 0.64)))
     assert unsure == "On SST-2 (causal) HELENE reaches 51.0 % and MeZO 52.0 %: neither leads beyond noise."
     assert "not both been tested" in tables.answer(table_of(*mezo))
+    single = [judged(0, 0.51, method="helene", task="cb"), *(judged(i, 0.6, task="cb") for i in (0, 1))]
+    assert tables.answer(table_of(*single)).startswith(
+        "On CB (causal) HELENE reaches 51.0 % and MeZO 60.0 %: one seed of a method decides nothing."
+    )
+    assert "CB" not in tables.answer(table_of(*single, *helene, *mezo))
     other = [judged(i, 0.6 + i / 100, method=m, task="rte") for m in ("helene", "mezo") for i in (0, 1)]
     two = tables.answer(table_of(*helene, *mezo, *other))
     first, second, third, *_ = two.split(". ")
