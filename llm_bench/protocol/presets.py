@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from helene.methods import compared
@@ -287,6 +287,18 @@ PRESETS = {
         target={("masked", "sst2"): 0.88, ("causal", "sst2"): 0.88},
         tuning_split=FEW_SHOT_SEEDS[0],
     ),
+}
+PRESETS |= {
+    f"groups-{size}": replace(
+        PRESETS["groups"],
+        name=f"groups-{size}",
+        about=f"One GPU: MeZO at the example-forwards of preset groups, in batches of {size}.",
+        tasks={"causal": PRESETS["groups"].tasks["causal"]},
+        methods=("mezo",),
+        batch_size={"causal": size},
+        steps={"causal": 16 * 1000 // size},
+    )
+    for size in (4, 64)
 }
 
 

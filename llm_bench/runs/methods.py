@@ -118,6 +118,7 @@ def captured(name: str) -> bool:
     return takes_examples(name) or not not_one_pair(_toy(name, {}).plan())
 
 
+@cache
 def plain_share(name: str) -> float:
     """The share of an engine's steps that are made plainly, since h is estimated apart."""
     from helene.engine.reasons import apart
