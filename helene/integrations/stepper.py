@@ -67,6 +67,7 @@ class Stepper:
         if not self.reason:
             assert isinstance(optimizer, ZerothOrder)
             self.engine = Engine(model, optimizer, loss, **options)
+            self._estimates_apart = bool(reasons.apart(optimizer.foresee(), ever=True))
         elif use_engine is not False:
             self._tell()
 
@@ -106,13 +107,16 @@ class Stepper:
     def _by_engine(self, batch: Any, plain: Callable[[], Any]) -> Tensor | Callable[[], Any]:
         """The loss of a step that the engine has made, or a closure for the optimizer to make it from."""
         assert self.engine is not None
+        if self._estimates_apart and reasons.apart(self.optimizer.foresee()):
+            self.engine.flush()
+            return plain
         try:
             loss = self.engine.step(batch)
         except ValueError as error:  # before anything has moved
             if self._forced:
                 raise
             return self._give_up(str(error).splitlines()[0], plain)
-        self._made += self.engine.mode != "plain"  # an estimate of h has a step of its own, in any loop
+        self._made += 1
         self._captured += self.engine.mode == "graph"
         if not self._forced and (reason := self._not_worth_it()):
             self._give_up(reason, plain)

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.llm
 METHODS: dict[str, Any] = {
     "MeZO": {"eps": 1e-2},
     "Helene": {"eps": 1e-2, "anneal_horizon": 20, "batch_size": 4, "interval": 2},
+    "Helene, backward": {"eps": 1e-2, "anneal_horizon": 20, "batch_size": 4, "interval": 3, "curvature": "backprop"},
     "ZOAdam": {"eps": 1e-2, "state_dtype": "bfloat16"},
 }
 ENGINE: dict[str, Any] = {"use_engine": True, "engine_options": {"capture": "repeat"}}  # what a graph would do
@@ -79,7 +80,7 @@ def trainer(
     )  # fmt: skip
     return cls(
         model=model, args=arguments, train_dataset=data or rows(), eval_dataset=rows(6), callbacks=callbacks,
-        optimizer_cls_and_kwargs=(getattr(helene, name), METHODS[name]), **how,
+        optimizer_cls_and_kwargs=(getattr(helene, name.split(",")[0]), METHODS[name]), **how,
     )  # fmt: skip
 
 
