@@ -134,7 +134,7 @@ _DECADES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _ROWS = {"sst2": 64, "copa": 32, "rte": 160, "boolq": 256, "squad": 256}  # shorter ones would be more captured steps
 _ALL_TASKS: Mapping[Kind, tuple[str, ...]] = {"masked": task_names("masked")[:6], "causal": task_names("causal")[:9]}
 _TABLE_3 = tuple(entry.name for entry in compared("table 3") if entry.name not in ("mezo", "helene"))
-_PARTS = (  # the cheapest that tell most first, those whose steps cannot be captured last
+_PARTS = (  # the cheapest that tell most first, those that estimate h apart last
     *("helene-no-curvature", "helene-scalar-h", "helene-corrected", "helene-no-momentum", "helene-no-anneal"),
     *("helene-floor-3", "helene-floor-2", "helene-floor-0.9", "zo-sgd-mmt", "zo-adam"),
     *("helene-own-batch", "helene-backprop"),
