@@ -105,11 +105,16 @@ class Duel:
         return "" if not self.ahead.sure else "HELENE" if self.ahead.points > 0 else "MeZO"
 
     @property
+    def is_decidable(self) -> bool:
+        """Whether both have more than one seed: one of a method says nothing of its spread."""
+        return math.isfinite(self.ahead.low)
+
+    @property
     def sentence(self) -> str:
         """Both by name, with their numbers."""
         name = f"{TASKS.get(self.task, self.task)} ({self.kind})"
         both = f"On {name} HELENE reaches {self.helene.mean:.1f} % and MeZO {self.mezo.mean:.1f} %"
-        if not math.isfinite(self.ahead.low):
+        if not self.is_decidable:
             return f"{both}: one seed of a method decides nothing."
         if not self.winner:
             return f"{both}: neither leads beyond noise."
@@ -137,8 +142,8 @@ def duels(rows: Rows, tuning: str = "full") -> list[Duel]:
 
 
 def decidable(found: Sequence[Duel]) -> list[Duel]:
-    """Those that seeds can decide; one seed of a method decides nothing. All, where none is such."""
-    return [d for d in found if math.isfinite(d.ahead.low)] or list(found)
+    """Those that seeds can decide; all, where none is such."""
+    return [d for d in found if d.is_decidable] or list(found)
 
 
 def headline(found: Sequence[Duel]) -> str:

@@ -13,7 +13,7 @@ from helene.lab.report.report_files import read_leaves
 from helene.lab.runs import canonical
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers
-from llm_bench.report.compare import CONTROLS, TASKS, Duel, against_controls, duels, headline
+from llm_bench.report.compare import CONTROLS, TASKS, Duel, against_controls, decidable, duels, headline
 from llm_bench.report.ranked import HEADERS, NUMERIC, ROWS, gib_of, interval_of, seconds_of, to_target
 
 TITLE, COMMAND = "Fine-tuning language models", "helene llm pages"
@@ -142,7 +142,7 @@ def _duels_table(rows: Sequence[Row], found: Sequence[Duel]) -> Markup:
         name = next((row["label"] for row in here if duel.control and row["method"] == duel.control[0]), "")
         control = f"{duel.control[1].mean:.1f}, {name.partition(' (')[0]}" if duel.control else None
         ends = pages.interval(duel.ahead.low, duel.ahead.high)
-        ahead = f"{duel.ahead.points:+.1f} {ends}".replace("-", "−")
+        ahead = f"{duel.ahead.points:+.1f} {ends}".replace("-", "−") if duel.is_decidable else "one seed"
         both = []
         for who, row in (("HELENE", duel.helene), ("MeZO", duel.mezo)):
             text = f"{row.mean:.1f}" + (f" {interval_of(row)}" if row.shown_interval else "")
@@ -158,9 +158,10 @@ def _duels_table(rows: Sequence[Row], found: Sequence[Duel]) -> Markup:
 
 def _front(rows: Sequence[Row], found: Sequence[Duel]) -> dict[str, Any]:
     """What the index page shows of this part."""
-    wins = sum(duel.winner == "HELENE" for duel in found)
+    counted = decidable(found)
+    wins = sum(duel.winner == "HELENE" for duel in counted)
     first = next((duel for duel in found if (duel.kind, duel.task) == _FIRST), found[0])
-    beats = f"HELENE beats MeZO on {wins if wins else 'none'} of {len(found)} tasks"
+    beats = f"HELENE beats MeZO on {wins if wins else 'none'} of {len(counted)} tasks"
     name = TASKS.get(first.task, first.task)
     head = f"{beats}; on {name} it reaches {first.helene.mean:.1f} %, MeZO {first.mezo.mean:.1f} %"
     said = f"{headline(found)} {against_controls(found)}".strip()

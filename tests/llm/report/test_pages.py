@@ -247,6 +247,8 @@ def test_every_page_of_the_committed_rows_is_drawn(tmp_path, capsys):
     assert counts is not None
     assert readme is not None
     assert counts.groups() == readme.groups(), "README counts as the pages do"
+    front = json.loads((tmp_path / "llm" / "summary.json").read_text())["front"]["headline"]
+    assert front.startswith("HELENE beats MeZO on {} of {} tasks; ".format(*counts.groups()))
     index = (tmp_path / "index.html").read_text()
     assert "Table 2: Causal language models" in index
     assert "Linear probing" in index.partition("<section")[0]
