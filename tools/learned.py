@@ -85,11 +85,8 @@ def rows() -> list[Row]:
             config, test = tests[0]
             steps = max(config["steps"] for config, _ in tests)
             task, model = TASKS[config["task"]], MODELS.get(config["model"], config["model"])
-            found.append(
-                Row(
-                    config["kind"], task, model, steps, path.relative_to(ROWS).as_posix(), results, test["num_examples"]
-                )
-            )
+            file = path.relative_to(ROWS).as_posix()
+            found.append(Row(config["kind"], task, model, steps, file, results, test["num_examples"]))
     return found
 
 

@@ -234,7 +234,8 @@ class Engine:
         self._shared.updates.settle()
         self._mode, self._reason = "plain", reason
         loss = self.optimizer.step(lambda: self._loss(self.model, batch), curvature_closure)
-        self._steps.look_at_model()
+        if not self._plain_reason:
+            self._steps.look_at_model()
         return loss
 
     def _check_ranks(self, plan: StepPlan) -> None:

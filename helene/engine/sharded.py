@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from helene.engine import reasons
 from helene.engine.ranks import Ranks
 from helene.evaluation.blocks import Scratch
-from helene.evaluation.curvature import NONE
 from helene.evaluation.directions import Direction, Target, write_perturbed
 from helene.evaluation.probe import Closure, Probe, scalar_loss
 from helene.evaluation.undo import Undo
-from helene.rules import CurvatureRule, HeleneRule
+from helene.rules import HeleneRule
 from helene.steps.measurement import Pairs
 from helene.steps.plan import Probing, StepPlan
 from helene.steps.zeroth import ZerothOrder
@@ -144,13 +144,13 @@ class _Sharded(ZerothOrder):
 
 def not_shared(plan: StepPlan) -> str:
     """Why ranks that hold a part each cannot make a step, in one line, or nothing."""
-    probing, rule = plan.probing, plan.rules[0]
+    probing = plan.probing
     if type(plan.measurement) is not Pairs or not isinstance(probing, Probing):
         return f"{plan.method} measures more than pairs of losses"
     if probing.distribution == "sphere" or probing.direction_per_layer:
         return "distribution='sphere' and direction_per_layer=True need the whole of z"
-    if isinstance(rule, CurvatureRule) and not (rule.curvature is NONE or rule.curvature.of_step):
-        return f"the source of curvature={rule.curvature.name!r} takes a backward or a batch of its own"
+    if reason := reasons.apart(plan, ever=True):
+        return reason
     if any(way.state_dtype == "8bit" for way in plan.storage):
         return "state_dtype='8bit' has a scale for each 256 elements of the whole; bfloat16 has none"
     if any(isinstance(r, HeleneRule) and r.floor_follows_h for r in plan.rules):

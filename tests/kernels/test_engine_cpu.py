@@ -56,6 +56,30 @@ def test_the_trajectory_is_that_of_optimizer_step(cls: Any, options: dict[str, A
     assert made.reason == "no CUDA device"
 
 
+@pytest.mark.parametrize("source", ["backprop", "spsa_own_batch"])
+def test_estimates_of_a_batch_or_backward_of_their_own_are_made_plainly_between_captured_steps(source: str) -> None:
+    """Every third step is plain, the others are recorded; losses, weights and h are those of plain steps."""
+    options = {"eps": 1e-2, "anneal_horizon": 100, "batch_size": 4, "interval": 3, "floor": 0.1, "curvature": source}
+    models, modes = [], []
+    for _ in range(2):
+        torch.manual_seed(0)
+        models.append(TiedModel())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain, captured = (Helene(model.named_parameters(), 1e-5, model=model, **options) for model in models)
+        engine = Engine(models[1], captured, loss, capture="repeat", **RINGS[1])
+        for step in range(8):
+            batch, other = batch_of(step), batch_of(step + 100)
+            own = [None if source == "backprop" else (lambda m=model, b=other: loss(m, b)) for model in models]
+            expected = plain.step(lambda b=batch: loss(models[0], b), own[0])
+            assert torch.equal(engine.step(batch, own[1]), expected)
+            modes.append(engine.mode)
+    assert modes == ["plain", "eager", "graph", "plain", "graph", "graph", "plain", "graph"]
+    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(plain.state[a]["curvature"], captured.state[b]["curvature"])
+
+
 def test_learning_rate_zero_moves_no_bit_in_bfloat16() -> None:
     torch.manual_seed(0)
     model = TiedModel().to(torch.bfloat16)

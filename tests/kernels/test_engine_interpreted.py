@@ -98,34 +98,6 @@ def test_the_trajectory_is_that_of_optimizer_step(
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore:.*read outside their own module")
-@pytest.mark.parametrize("source", ["backprop", "spsa_own_batch"])
-def test_estimates_of_a_batch_or_backward_of_their_own_are_made_plainly_between_captured_steps(
-    source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The third step after the last is plain, the others are recorded; weights and h are those of plain steps."""
-    monkeypatch.setenv(VARIABLE, "torch")
-    models, modes = [_small(), _small()], []
-    plain, captured = (
-        Helene(
-            model.named_parameters(), 2e-3, eps=1e-2, anneal_horizon=100, batch_size=4, curvature=source, interval=3,
-            floor=0.1, model=model,
-        )
-        for model in models
-    )  # fmt: skip
-    engine = Engine(models[1], captured, loss, capture="repeat", **RING)
-    for step in range(8):
-        batch, other = (batch_of(seed, 2, 5, VOCABULARY) for seed in (step, step + 100))
-        own = [None if source == "backprop" else (lambda m=model, b=other: loss(m, b)) for model in models]
-        expected = plain.step(lambda b=batch: loss(models[0], b), own[0])
-        assert engine.step(batch, own[1]).item() == pytest.approx(expected.item(), rel=1e-4)
-        modes.append(engine.mode)
-    assert modes == ["plain", "eager", "graph", "plain", "graph", "graph", "plain", "graph"]
-    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
-        torch.testing.assert_close(plain.state[a]["curvature"], captured.state[b]["curvature"], rtol=1e-3, atol=1e-4)
-
-
 def test_learning_rate_zero_moves_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "triton")
     model = _small().to(torch.bfloat16)
