@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from helene.engine.batches import Layout, Static
+from helene.engine.compiled import Compiled, check_agreement
 from helene.engine.copies import Copies
 from helene.engine.graphs import Recorded, Repeated, capturing, give_up
 from helene.engine.lanes import Worker
@@ -42,6 +44,7 @@ class Shared:
         streams: Where the work goes.
         workers: Two threads, one a forward.
         options: ``unit_bytes`` and ``ring_bytes`` of `schedule_of`.
+        compiled: Forwards that recorded steps run in the place of the model's own, or None.
         ring: Scratch memory of the copies.
         pool: Memory of the graphs.
         direction: Key of the current step.
@@ -56,6 +59,7 @@ class Shared:
     streams: Streams
     workers: tuple[Worker, Worker]
     options: dict[str, Any]
+    compiled: Compiled | None = None
     ring: Tensor | None = None
     pool: Any = None
     direction: Direction = field(default_factory=lambda: Direction(0, 0))
@@ -155,6 +159,19 @@ class BatchStep:
         assert self._copies is not None
         return any(i in call.owned for call in self._copies.schedule.calls for i in indices)
 
+    def compile(self) -> None:
+        """Compile both forwards for this shape, which a capture cannot, and compare the losses with plain ones.
+
+        Raises:
+            Exception: What the compiler raises.
+            RuntimeError: If losses differ by more than rounding.
+        """
+        plain = self._pair()(self._run, watched=False)[:2]
+        compiled = self._pair()(self._run, watched=False, compiled=self.shared.compiled)[:2]
+        values = [[float(loss) for loss in losses] for losses in (plain, compiled)]
+        if all(map(math.isfinite, values[0])):
+            check_agreement(self.shared.model, *values)
+
     def record(self, update: Callable[[], None], apart: bool, repeat: bool) -> None:
         """Record the forwards and what follows them.
 
@@ -197,7 +214,10 @@ class BatchStep:
         self.graph = graphs[0]
 
     def _enqueue(self, update: Callable[[], None] | None) -> None:
-        found = self._attempt()
+        if self.shared.compiled is None:
+            found = self._attempt()
+        else:  # reads were watched when the shape ran first; compiled code cannot be looked into
+            found = self._pair()(self._run, watched=False, compiled=self.shared.compiled)[:2]
         if found is None:
             raise RuntimeError("the plan was wrong")
         losses = torch.stack([scalar(loss) for loss in found])
@@ -222,7 +242,8 @@ class BatchStep:
 
     def _trace(self) -> list[Call]:
         shared, before = self.shared, random_states([self.shared.device])
-        calls = trace(shared.model, shared.targets, self._run, self._has_rows)
+        blocks = shared.compiled.blocks if shared.compiled is not None else ()
+        calls = trace(shared.model, shared.targets, self._run, self._has_rows, blocks)
         _check_random(before, shared.device)
         return calls
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from helene.engine import batches, reasons
 from helene.engine.batch_step import Shared
+from helene.engine.compiled import Compiled
 from helene.engine.lanes import Worker
 from helene.engine.pair import Streams
 from helene.engine.ranks import Ranks
@@ -49,6 +50,10 @@ class Engine:
             the same value at the same point: no dropout.
         capture: Whether to use CUDA graphs. "repeat" goes the way of captured steps, with the calls themselves in the
             place of a graph: for tests on a machine without a GPU.
+        compile: Whether captured forwards run the model's repeated blocks (the layers of a transformer) compiled by
+            ``torch.compile``. It takes seconds, once for all shapes, and pays where small kernels bound a forward. Each
+            block is then copied as one, so that the ring holds a block. Where compiling fails, or changes a loss by
+            more than rounding, forwards are captured as they are, with a warning.
         concurrent: Whether the two forwards may share the GPU at one time: faster where a batch does not fill it. Their
             activations are then held at the same time, but for what follows a layer too large for the ring.
         scratch_bytes: Size of the ring, by default a few of the largest layers.
@@ -72,6 +77,7 @@ class Engine:
         loss: Loss | None = None,
         *,
         capture: bool | Literal["repeat"] = True,
+        compile: bool = False,
         concurrent: bool = True,
         scratch_bytes: int | None = None,
         unit_bytes: int = UNIT_BYTES,
@@ -89,7 +95,7 @@ class Engine:
         for name, value in (("check_every", check_every), ("max_shapes", max_shapes), ("unit_bytes", unit_bytes)):
             if value < 1:
                 raise ValueError(f"{name} must be 1 or above, got {value!r}")
-        self.model, self.optimizer, self._capture = model, optimizer, capture
+        self.model, self.optimizer, self._capture, self._compile = model, optimizer, capture, compile
         self._options = {"unit_bytes": unit_bytes, "ring_bytes": scratch_bytes}
         self._buckets, self._side = sorted(buckets or ()), padding_side
         self._padding = {**batches.PADDING, **(padding or {})}
@@ -135,6 +141,11 @@ class Engine:
     def fused(self) -> bool:
         """Whether the Triton kernels write the copies."""
         return self._shared.fused
+
+    @property
+    def compiled(self) -> bool:
+        """Whether captured forwards run compiled blocks."""
+        return self._shared.compiled is not None and bool(self._shared.compiled.blocks)
 
     @property
     def schedules(self) -> list[Schedule]:
@@ -214,6 +225,7 @@ class Engine:
             streams=self._streams,
             workers=self._workers,
             options=self._options,
+            compiled=Compiled(self.model) if self._compile and (repeat or not no_graph) else None,
         )
         self._steps = Steps(
             self._shared,

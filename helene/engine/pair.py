@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from helene.engine.compiled import Compiled
 from helene.engine.copies import Copies
 from helene.engine.lanes import Lane, Worker, hook
 from helene.engine.schedule import Changed
@@ -99,7 +100,7 @@ class Pair:
         self.model, self.targets, self.copies, self.workers, self.streams = model, targets, copies, workers, streams
 
     def __call__(
-        self, run: Callable[[], Any], watched: bool, one_by_one: bool = False
+        self, run: Callable[[], Any], watched: bool, one_by_one: bool = False, compiled: Compiled | None = None
     ) -> tuple[Any, Any, list[ReadWatch]]:
         """Both losses, and what was seen of the parameters' reads (nothing unless ``watched``).
 
@@ -109,6 +110,7 @@ class Pair:
             run: Evaluates the loss.
             watched: Whether reads of the parameters are noted.
             one_by_one: Whether the second forward starts when the first has ended; else they advance in turns.
+            compiled: Forwards of blocks to run in the place of their own; not while reads are watched.
 
         Raises:
             Changed: If the modules ran in another order than the schedule says.
@@ -124,6 +126,8 @@ class Pair:
         try:
             try:
                 hook(undo, self.model, self.copies.schedule.calls)
+                if compiled is not None:
+                    compiled.put_on(undo)
                 for lane in lanes:
                     undo.note(lane.cancel)  # ahead of the hooks, which stop it
                 self._run(lanes, self._one_by_one if one_by_one else self._in_turns)

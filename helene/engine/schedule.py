@@ -28,7 +28,7 @@ class Call(NamedTuple):
 
     Attributes:
         module: The module.
-        owned: Indices of its parameters.
+        owned: Indices of its parameters; of a compiled block, its parts' too.
         rows: Whether only the rows that it looks up are read.
     """
 
@@ -171,7 +171,11 @@ def _place(units: Sequence[Unit], ring_bytes: int) -> list[Unit]:
 
 
 def trace(
-    model: nn.Module, targets: Sequence[Target], run: Callable[[], Any], gathers: Callable[[Any], bool]
+    model: nn.Module,
+    targets: Sequence[Target],
+    run: Callable[[], Any],
+    gathers: Callable[[Any], bool],
+    blocks: Sequence[nn.Module] = (),
 ) -> list[Call]:
     """Run a forward at theta and note which modules run, in which order.
 
@@ -180,8 +184,10 @@ def trace(
         targets: The trained parameters.
         run: Evaluates the loss.
         gathers: Whether rows of an embedding's matrix can be perturbed alone.
+        blocks: Modules that are called as one, whatever their parts own.
     """
     index = {id(target.tensor): i for i, target in enumerate(targets)}
+    parts = {part for block in blocks for part in block.modules() if part is not block}
     calls: list[Call] = []
     undo = Undo()
     try:
@@ -189,8 +195,9 @@ def trace(
             undo.modes()
             torch.set_grad_enabled(False)
             for module in model.modules():
-                owned = tuple(index[id(p)] for p in module.parameters(recurse=False) if id(p) in index)
-                if owned:
+                held = module.parameters(recurse=module in blocks)
+                owned = tuple(index[id(p)] for p in held if id(p) in index)
+                if owned and module not in parts:
                     hooks = _Hooks(calls, module, owned, gathers)
                     undo.hook(module, hooks.before, hooks.after)
             run()

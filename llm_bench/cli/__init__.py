@@ -188,7 +188,7 @@ def _measure(kinds: Any) -> None:
     engine.add_argument(
         "--parts",
         default="micro,overlap,table,memory,zero,profile",
-        help="separated by commas; alone is for shapes of which table has too many copies",
+        help="separated by commas; also compiled, and alone, for shapes of which table has too many copies",
     )
     engine.add_argument("--rounds", type=int, default=11, help="that each time is the median of")
     parallel = add_command(

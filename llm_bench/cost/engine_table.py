@@ -26,7 +26,7 @@ from llm_bench.cost import kernel_timing, timeline
 from llm_bench.cost.captured_forwards import CapturedForwards
 from llm_bench.cost.rivals.in_place import InPlaceMeZO
 from llm_bench.cost.rivals.published import PublishedMeZO
-from llm_bench.cost.timing import Contestant, time_in_turns
+from llm_bench.cost.timing import Contestant, seconds_of, time_in_turns
 from llm_bench.models.loading import LanguageModel
 from llm_bench.models.shapes import build, language_loss, num_parameters, random_batch, row_losses
 from llm_bench.models.tuning import Tuning, prepare, trained
@@ -206,6 +206,29 @@ def alone(recorder: Recorder, rows: int, length: int, arguments: argparse.Namesp
         clean()
 
 
+def compiled(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
+    """MeZO's captured step with the model's layers compiled, in turns with the step of the same model as it is."""
+    batch = random_batch(rows, length)
+    base = build(arguments.shape)
+    engines: dict[str, Engine] = {}
+    seconds: dict[str, float] = {}
+    for name in ("MeZO", "MeZO, compiled"):
+        model = copy.deepcopy(base)
+        engine = engines[name] = Engine(model, _mezo(model), language_loss, compile=name != "MeZO")
+        engine.step(batch)
+        seconds[name] = seconds_of(partial(engine.step, batch), torch.device("cuda"))  # compiles and captures
+    contestants = {name: Contestant(partial(engine.step, batch)) for name, engine in engines.items()}
+    floor = CapturedForwards(lambda: language_loss(base, batch))
+    results = time_in_turns({"two forwards": Contestant(floor), **contestants}, arguments.rounds)
+    for name, result in results.items():
+        config = {"part": "compiled", "rows": rows, "length": length, "contestant": name}
+        if name in engines:
+            engine = engines[name]
+            result |= {"mode": engine.mode, "reason": engine.reason, "compiled": engine.compiled}
+            result |= {"capture_seconds": seconds[name], "scratch_bytes": engine.scratch_bytes}
+        recorder.put(config, result)
+
+
 def memory(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
     """Peak bytes that tensors take: one captured forward, and captured steps of MeZO and HELENE."""
     peaks = {"inference": _peak(arguments.shape, rows, length, None)}
@@ -304,4 +327,4 @@ def clean() -> None:
     torch._C._cuda_clearCublasWorkspaces()
 
 
-PARTS = {"table": table, "alone": alone, "memory": memory, "zero": zero, "profile": profiles}
+PARTS = {"table": table, "alone": alone, "compiled": compiled, "memory": memory, "zero": zero, "profile": profiles}

@@ -178,5 +178,6 @@ def _without_blind(mask: Tensor) -> Tensor:
     return mask | ~mask.any(-1, keepdim=True)
 
 
-AttentionInterface.register(NAME, attend)
+# Compiled layers call it as it is: what it asks of this module and of the thread is no part of a graph.
+AttentionInterface.register(NAME, torch.compiler.disable(attend))
 AttentionMaskInterface.register(NAME, _mask)

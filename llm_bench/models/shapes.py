@@ -20,20 +20,46 @@ OPT = {
     "opt-13b": (5120, 20480, 40, 40),
 }
 VOCABULARY = 50272
+GEMMA = "gemma3-270m"
 
 
 def build(shape: str, dtype: torch.dtype = torch.bfloat16, device: str = "cuda", seed: int = 0) -> Any:
-    """An OPT model of a published shape, weights normal with standard deviation 0.02, in evaluation mode.
+    """A model of a published shape, weights normal with standard deviation 0.02, in evaluation mode.
 
     Raises:
         ValueError: If the shape is unknown.
     """
-    from transformers import OPTConfig, OPTForCausalLM
+    from transformers import AutoModelForCausalLM
 
+    config, default = _config(shape), torch.get_default_dtype()
+    torch.manual_seed(seed)
+    try:
+        torch.set_default_dtype(dtype)
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION)
+    finally:
+        torch.set_default_dtype(default)
+    return model.eval()
+
+
+def _config(shape: str) -> Any:
+    from transformers import Gemma3TextConfig, OPTConfig
+
+    if shape == GEMMA:
+        return Gemma3TextConfig(
+            vocab_size=262144,
+            hidden_size=640,
+            intermediate_size=2048,
+            num_hidden_layers=18,
+            num_attention_heads=4,
+            num_key_value_heads=1,
+            head_dim=256,
+            sliding_window=512,
+        )
     if shape not in OPT:
-        raise ValueError(f"shape must be one of {', '.join(OPT)}, got {shape!r}")
+        raise ValueError(f"shape must be one of {', '.join((*OPT, GEMMA))}, got {shape!r}")
     hidden, feed_forward, layers, heads = OPT[shape]
-    config = OPTConfig(
+    return OPTConfig(
         vocab_size=VOCABULARY,
         hidden_size=hidden,
         ffn_dim=feed_forward,
@@ -41,24 +67,12 @@ def build(shape: str, dtype: torch.dtype = torch.bfloat16, device: str = "cuda",
         num_attention_heads=heads,
         word_embed_proj_dim=hidden,
         max_position_embeddings=2048,
-        attn_implementation=ATTENTION,
     )
-    default = torch.get_default_dtype()
-    torch.manual_seed(seed)
-    try:
-        torch.set_default_dtype(dtype)
-        with torch.device(device):
-            model = OPTForCausalLM(config)
-    finally:
-        torch.set_default_dtype(default)
-    return model.eval()
 
 
 def num_parameters(shape: str) -> int:
     """Parameters of a shape, the tied head counted once."""
-    hidden, feed_forward, layers, _ = OPT[shape]
-    block = 4 * hidden * (hidden + 1) + 2 * hidden * feed_forward + feed_forward + hidden + 4 * hidden
-    return VOCABULARY * hidden + 2050 * hidden + layers * block + 2 * hidden
+    return sum(p.numel() for p in build(shape, device="meta").parameters())
 
 
 def rows_and_tokens(text: str) -> tuple[int, int]:

@@ -53,6 +53,7 @@ class Preset:
         dtype: Of the weights.
         products: Of float32 weights, see `RunConfig`.
         row_length: Of training batches by task, see `RunConfig`; one shape, and so one captured step.
+        compiled: Tasks of causal models whose captured steps compile the model's blocks: it pays where steps are long.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Preset:
     dtype: str = "float32"
     products: Products = "float32"
     row_length: Mapping[str, int] = field(default_factory=dict)
+    compiled: tuple[str, ...] = ()
     extend: Mapping[Kind, int] = field(default_factory=dict)
     tuning_split: int = TUNING_SEED
 
@@ -238,6 +240,7 @@ PRESETS = {
             ("causal", "wic"): 0.57,
         },
         products="tf32",
+        compiled=("boolq", "squad"),
         extend={"causal": 3, "masked": 8},
         tuning_split=FEW_SHOT_SEEDS[0],
     ),

@@ -70,7 +70,7 @@ def recorded(preset: Preset, records: Sequence[Record]) -> RecordedBench:
     device, best = _only({(c["device"], c["best"]) for c in trained}, "settings")
     engines: dict[str, bool] = {}
     for config in trained:
-        engines[config["method"]] = engines.get(config["method"], False) or config["engine"]
+        engines[config["method"]] = engines.get(config["method"], False) or bool(config["engine"])
     more = {"engine": any(engines.values()), "best": best}
     return RecordedBench(preset, models, Environment(""), device, more, fingerprints, rows, engines)
 

@@ -59,7 +59,7 @@ class RunConfig:
         products: How products of float32 weights are computed: ``float32``, ``tf32`` (on CUDA) or ``bfloat16``
             (autocast).
         device: Kind of device: results of two kinds differ by rounding.
-        engine: Whether steps are captured (`helene.engine`).
+        engine: Whether steps are captured (`helene.engine`); ``compiled`` also compiles the model's repeated blocks.
         row_length: Rows of training batches have at least this many tokens; 0 leaves it to each batch.
         best: How the best dev checkpoint is had back: ``replay`` of the trajectory or a ``copy`` of what is trained.
         fingerprint: Of the model, filled in by the environment.
@@ -91,7 +91,7 @@ class RunConfig:
     dtype: str = "float32"
     products: Products = "float32"
     device: str = "cpu"
-    engine: bool = False
+    engine: bool | Literal["compiled"] = False
     row_length: int = 0
     best: Literal["replay", "copy"] = "replay"
     fingerprint: str = ""
@@ -115,9 +115,10 @@ class RunConfig:
             ("best", ("replay", "copy")),
             ("device", ("cpu", "cuda")),
             ("products", PRODUCTS),
+            ("engine", (False, True, "compiled")),
         ):
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be {' or '.join(map(str, allowed))}, got {getattr(self, name)!r}")
         if self.products != "float32" and self.dtype != "float32":
             raise ValueError(
                 f"products {self.products!r} are of float32 weights, dtype is {self.dtype!r}; leave one out"

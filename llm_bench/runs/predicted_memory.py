@@ -57,7 +57,7 @@ def predict_run(config: RunConfig, source: str | os.PathLike[str]) -> Prediction
         )
 
     task = get_task(config.task, config.kind)
-    return predict(module, LOSSES[task.loss], _typical_batch(config, task), factory, engine=config.engine)
+    return predict(module, LOSSES[task.loss], _typical_batch(config, task), factory, engine=bool(config.engine))
 
 
 def _typical_batch(config: RunConfig, task: Any) -> dict[str, torch.Tensor]:

@@ -145,7 +145,7 @@ class Session:
             self.model.side,
             labels=tokens.task.loss == "classification",
             length=length,
-            coarse=config.engine,
+            coarse=bool(config.engine),
         )
 
     def _sizes(self, config: RunConfig, sizes_of: Callable[[list[tuple[int, int, int]]], Any]) -> Any:

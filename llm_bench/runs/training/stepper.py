@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -77,12 +77,21 @@ class PlainStepper(_OfBatches):
 
 
 class EngineStepper(_OfBatches):
-    """``Engine(model, optimizer, loss).step(batch)``: two forwards and the update replayed from a graph."""
+    """``Engine(model, optimizer, loss).step(batch)``: two forwards and the update replayed from a graph.
 
-    def __init__(self, module: Any, optimizer: Any, loss: Loss) -> None:
+    Args:
+        module: See `_OfBatches`.
+        optimizer: Likewise.
+        loss: Likewise.
+        options: Keyword arguments of the engine.
+    """
+
+    def __init__(self, module: Any, optimizer: Any, loss: Loss, **options: Any) -> None:
         super().__init__(module, optimizer, loss)
-        kind = ("groups", "GroupEngine") if "groups" in optimizer.defaults else ("engine", "Engine")
-        self.engine = getattr(importlib.import_module(f"helene.engine.{kind[0]}"), kind[1])(module, optimizer, loss)
+        name, kind = ("groups", "GroupEngine") if "groups" in optimizer.defaults else ("engine", "Engine")
+        self.engine = getattr(importlib.import_module(f"helene.engine.{name}"), kind)(
+            module, optimizer, loss, **options
+        )
 
     def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
         """See `Stepper`."""
@@ -90,7 +99,8 @@ class EngineStepper(_OfBatches):
         own = self.curvature_closure(other)
         value = self.engine.step(batch) if own is None else self.engine.step(batch, own)
         self.forwards += self.optimizer.forwards_at(next_step)
-        self.made[self.engine.mode, self.engine.reason] += 1
+        compiled = self.engine.mode == "graph" and getattr(self.engine, "compiled", False)
+        self.made["compiled graph" if compiled else self.engine.mode, self.engine.reason] += 1
         return value
 
     def settle(self) -> None:
@@ -103,11 +113,13 @@ def engine_available() -> bool:
     return torch.cuda.is_available() and importlib.util.find_spec("helene.engine") is not None
 
 
-def make_stepper(module: Any, optimizer: Any, loss: Loss, method: str, *, engine: bool) -> Stepper:
+def make_stepper(
+    module: Any, optimizer: Any, loss: Loss, method: str, *, engine: bool | Literal["compiled"]
+) -> Stepper:
     """The stepper of a run.
 
     Raises:
-        ValueError: If the engine is asked for and is not there, or the method has no captured step.
+        ValueError: If the engine is asked for and is not there, or the method has no captured or no compiled step.
     """
     if not engine:
         return PlainStepper(module, optimizer, loss)
@@ -116,4 +128,6 @@ def make_stepper(module: Any, optimizer: Any, loss: Loss, method: str, *, engine
     if not methods.captured(method):
         reason = importlib.import_module("helene.engine.reasons").not_one_pair(optimizer.plan())
         raise ValueError(f"{method} has no captured step ({reason}); set engine = false")
-    return EngineStepper(module, optimizer, loss)
+    if engine == "compiled" and methods.takes_examples(method):
+        raise ValueError(f"{method} has no compiled step; set engine = true")
+    return EngineStepper(module, optimizer, loss, **({"compile": True} if engine == "compiled" else {}))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from llm_families import CAUSAL, MASKED, make
 
+from helene import MeZO
+from helene.engine import Engine
 from llm_bench.data.batches import collate, packed
 from llm_bench.evaluation.plain_forward import runs_packed
 from llm_bench.evaluation.scoring import LOSSES
@@ -74,3 +79,21 @@ def test_a_model_that_sees_where_its_rows_begin_is_not_given_packed_tokens(toy_d
     forward = layer.forward
     monkeypatch.setattr(layer, "forward", lambda x: forward(x) + forward(x.roll(1, dims=1)))
     assert not runs_packed(model, padded)
+
+
+@pytest.mark.parametrize(("family", "tuning"), [("gemma3_text", "full"), ("gemma3_text", "prefix"), ("opt", "lora")])
+def test_engines_compile_the_layers_of_packed_forwards(family, tuning, toy_data, monkeypatch):
+    """Recorded steps of a tracer's code are those of the layers themselves, in float64."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    losses = []
+    for compile in (False, True):
+        model, loss, _, together = batches(family, toy_data, "sst2")
+        prepare(model, Tuning(tuning))
+        trained = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
+        optimizer = MeZO(trained, lr=1e-3, eps=1e-2, seed=3, model=model.module)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            engine = Engine(model.module, optimizer, loss, capture="repeat", compile=compile, scratch_bytes=1 << 20)
+            losses.append([float(engine.step(together)) for _ in range(4)])
+        assert engine.compiled is compile
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6 if family.startswith("gemma") else 1e-11)

@@ -47,7 +47,8 @@ def test_a_config_survives_toml_and_dicts(tmp_path):
     [
         ({"learning_rate": 1.0}, "a run has no setting 'learning_rate'; it has model"),
         ({"steps": "many"}, "steps must be int, got 'many'"),
-        ({"engine": 1}, "engine must be bool, got 1"),
+        ({"engine": 1}, "engine must be bool or str, got 1"),
+        ({"engine": "fast"}, "engine must be False or True or compiled, got 'fast'"),
         ({"steps": True}, "steps must be int, got True"),
         ({"lr": 0}, "lr must be positive, got 0"),
         ({"lr": 10**400}, "lr must be at most"),
