@@ -195,11 +195,11 @@ def test_the_padding_that_the_page_on_the_engine_tells_of():
     assert table("docs/findings/engine.md", "| task | tokens a batch")[1:] == padded_rows()
 
 
-PACKED = {  # of the same page: tasks and their runs with rows, and with packed tokens
-    "SST-2": ("groups/causal-sst2", "all/causal-sst2"),
-    "CB": ("groups/causal-cb", "all/causal-cb"),
-    "RTE": (None, "all/causal-rte"),
-    "BoolQ": (None, "all/causal-boolq"),
+PACKED = {  # of the same page: tasks and their runs with rows, with packed tokens, and with compiled layers too
+    "SST-2": ("rows/groups/causal-sst2", "rows/all/causal-sst2", None),
+    "CB": ("rows/groups/causal-cb", "rows/all/causal-cb", None),
+    "RTE": (None, "rows/all/causal-rte", None),
+    "BoolQ": (None, "boolq-not-compiled", "rows/all/causal-boolq"),
 }
 
 
@@ -207,16 +207,33 @@ def test_what_packing_brings():
     def padding_and_time(file: str | None) -> tuple[str, str]:
         if file is None:
             return "", ""
-        runs = [r.result for r in read_jsonl(LLM / "rows" / f"{file}.jsonl") if r.config["method"] == "mezo"]
+        runs = [r.result for r in read_jsonl(LLM / f"{file}.jsonl") if r.config["method"] == "mezo"]
         runs = [r for r in runs if r["status"] != "diverged" and r.get("padded_tokens")]
         padding = median(1 - r["tokens"] / r["padded_tokens"] for r in runs)
         return f"{padding:.0%}".replace("%", " %"), f"{1e3 * median(map(speed.steady_seconds, runs)):.1f}"
 
     rows = []
     for name, files in PACKED.items():
-        (padding, before), (less, after) = map(padding_and_time, files)
-        rows.append([name, padding, less, before, after])
+        (padding, before), (less, after), (_, compiled) = map(padding_and_time, files)
+        rows.append([name, padding, less, before, after, compiled])
     assert table("docs/findings/engine.md", "| task, causal")[1:] == rows
+
+
+def test_what_compiled_layers_bring():
+    page, seconds = "docs/findings/engine.md", dict[tuple[str, int, str], float]()
+    for record in read_jsonl(LLM / "engine" / "h200-compiled.jsonl"):
+        c = record.config
+        seconds[c["model"], c["length"], c["contestant"]] = record.result["median_seconds"]
+    shapes = {"Gemma 3 270M": "gemma3-270m", "OPT-1.3B": "opt-1.3b"}
+    rows = []
+    for name, shape in shapes.items():
+        for length in (64, 256):
+            plain, compiled = (seconds[shape, length, method] for method in ("MeZO", "MeZO, compiled"))
+            cells = [f"{1e3 * plain:.1f}", f"{1e3 * compiled:.1f}", f"{compiled / plain:.2f}"]
+            rows.append([f"{name}, 16 x {length}", *cells])
+    assert table(page, "| ms | as it is | compiled")[1:] == rows
+    ratios = [row[3] for row in rows[:2]]
+    assert f"Gemma's steps take {ratios[0]} to {ratios[1]} times" in (ROOT / "docs" / "engine.md").read_text("utf-8")
 
 
 FAMILIES = {  # of the page on scaling: the series of its records, without the method
@@ -282,9 +299,23 @@ def test_the_page_on_language_models():
         "all/causal-cb",
         "all/causal-rte",
         "brief/causal-rte",
+        "all/causal-boolq",
     ):
         for method in ("mezo", "helene"):
             assert ", ".join(f"{value:.3f}" for value in accuracies(file, method)) in page, (file, method)
+
+
+def test_the_table_of_tunings():
+    names = {"full": "all parameters", "lora": "LoRA, rank 8", "prefix": "a prefix of 5"}
+    found = [r for r in read_jsonl(LLM / "rows" / "table-3" / "causal-sst2.jsonl") if r.config["method"] == "mezo"]
+    rows = []
+    for tuning, name in names.items():
+        runs = [r for r in found if r.config["tuning"] == tuning and r.config["role"] != "measure"]
+        tests = sorted((r for r in runs if r.config["role"] == "test"), key=lambda r: r.config["seed"])
+        ms = 1e3 * median(speed.steady_seconds(r.result) for r in runs)
+        shown = ", ".join(f"{r.result['test']['metric']:.3f}" for r in tests)
+        rows.append([name, str(len({r.config["lr"] for r in runs})), shown, f"{ms:.1f}"])
+    assert table("docs/findings/language_models.md", "| MeZO tunes")[1:] == rows
 
 
 def test_the_table_of_step_sizes():

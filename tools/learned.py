@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -49,6 +49,7 @@ class Row:
         file: Of the records.
         results: By method, one a seed.
         number: Test examples.
+        aucs: By method, of tasks with two options.
     """
 
     kind: Kind
@@ -58,6 +59,7 @@ class Row:
     file: str
     results: dict[str, list[float]]
     number: int
+    aucs: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
@@ -66,10 +68,16 @@ class Row:
         return math.sqrt(p * (1 - p) / self.number)
 
     def learned(self, method: str) -> bool | None:
-        """Whether its mean is two standard errors above the untrained model and a bias; None where it was not run."""
+        """Whether its mean is two standard errors above the untrained model and a bias; None where it was not run.
+
+        Of two options the AUC must be above a half as well, by two of its standard errors at chance: accuracy alone
+        rises where a method learns which answer is frequent.
+        """
         if method not in self.results:
             return None
         controls = [fmean(self.results[name]) for name in ("zero-shot", "bias-only") if name in self.results]
+        if method in self.aucs and fmean(self.aucs[method]) <= 0.5 + 2 * math.sqrt(1 / (3 * self.number)):
+            return False
         return fmean(self.results[method]) > max(controls) + 2 * self.error
 
 
@@ -77,16 +85,20 @@ def rows() -> list[Row]:
     """Of every file with an untrained model's result, causal models first."""
     found = []
     for path in sorted(ROWS.glob("*/*.jsonl"), key=lambda path: (path.stem, path.parent.name)):
-        tests = [(run.config, run.result["test"]) for run in read_jsonl(path) if run.result.get("test")]
+        runs = [run for run in read_jsonl(path) if run.result.get("test") and run.config["tuning"] == "full"]
+        tests = [(run.config, run.result["test"]) for run in runs]
         results: dict[str, list[float]] = {}
+        aucs: dict[str, list[float]] = {}
         for config, test in sorted(tests, key=lambda one: (one[0]["seed"], one[0]["data_seed"])):
             results.setdefault(config["method"], []).append(test["metric"])
+            if test["auc"] is not None:
+                aucs.setdefault(config["method"], []).append(test["auc"])
         if "zero-shot" in results:
             config, test = tests[0]
             steps = max(config["steps"] for config, _ in tests)
             task, model = TASKS[config["task"]], MODELS.get(config["model"], config["model"])
             file = path.relative_to(ROWS).as_posix()
-            found.append(Row(config["kind"], task, model, steps, file, results, test["num_examples"]))
+            found.append(Row(config["kind"], task, model, steps, file, results, test["num_examples"], aucs))
     return found
 
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from helene.engine.batches import Layout, Static
-from helene.engine.compiled import Compiled, check_agreement
 from helene.engine.copies import Copies
 from helene.engine.graphs import Recorded, Repeated, capturing, give_up
 from helene.engine.lanes import Worker
 from helene.engine.pair import Pair, Streams, check_independence
 from helene.engine.schedule import Call, Changed, Schedule, schedule_of, trace
 from helene.engine.updates import Updates
+from helene.evaluation.compiled import Compiled, check_agreement
 from helene.evaluation.directions import Direction, Target
 from helene.evaluation.probe import one_number
 from helene.evaluation.reads import DRAWS, random_states, reads_none

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from helene.engine import batches, reasons
 from helene.engine.batch_step import Shared
-from helene.engine.compiled import Compiled
 from helene.engine.lanes import Worker
 from helene.engine.pair import Streams
 from helene.engine.ranks import Ranks
 from helene.engine.schedule import UNIT_BYTES, Schedule
 from helene.engine.steps import Steps
 from helene.engine.updates import Updates
+from helene.evaluation.compiled import Compiled
 from helene.steps.plan import StepPlan
 from helene.steps.zeroth import ZerothOrder
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from helene.engine.compiled import Compiled
 from helene.engine.copies import Copies
 from helene.engine.lanes import Lane, Worker, hook
 from helene.engine.schedule import Changed
+from helene.evaluation.compiled import Compiled
 from helene.evaluation.directions import Target
 from helene.evaluation.reads import ReadWatch
 from helene.evaluation.undo import Undo

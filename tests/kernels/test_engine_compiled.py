@@ -13,8 +13,8 @@ from torch import nn
 
 from helene import MeZO
 from helene.engine import Engine
-from helene.engine import compiled as module
-from helene.engine.compiled import check_agreement, repeated_blocks
+from helene.evaluation import compiled as module
+from helene.evaluation.compiled import check_agreement, repeated_blocks
 
 RING = {"scratch_bytes": 1 << 16, "unit_bytes": 3000}
 
