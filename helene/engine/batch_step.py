@@ -214,13 +214,12 @@ class BatchStep:
         self.graph = graphs[0]
 
     def _enqueue(self, update: Callable[[], None] | None) -> None:
-        if self.shared.compiled is None:
-            found = self._attempt()
-        else:  # reads were watched when the shape ran first; compiled code cannot be looked into
-            found = self._pair()(self._run, watched=False, compiled=self.shared.compiled)[:2]
-        if found is None:
-            raise RuntimeError("the plan was wrong")
-        losses = torch.stack([scalar(loss) for loss in found])
+        try:
+            plus, minus, _ = self._pair()(self._run, watched=False, compiled=self.shared.compiled)
+        except Changed:
+            self._calls = self._copies = None
+            raise
+        losses = torch.stack([scalar(plus), scalar(minus)])
         if self.losses is None or self.losses.dtype != losses.dtype:
             raise RuntimeError(f"the loss is {losses.dtype} when captured")
         self.losses.copy_(losses)

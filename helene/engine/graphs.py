@@ -33,7 +33,6 @@ def capturing(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
     """Inside, this thread's work on the GPU goes into the graph. No garbage is collected meanwhile: a graph that is
     destroyed during a capture makes the capture fail.
     """
-    gc.collect()
     enabled = gc.isenabled()
     gc.disable()
     try:
