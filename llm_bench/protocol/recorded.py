@@ -34,7 +34,7 @@ class RecordedBench(Bench):
     def with_settings(self, config: RunConfig) -> RunConfig:
         """As of any bench, with the engine where the method's runs had it."""
         found = super().with_settings(config)
-        return dataclasses.replace(found, engine=found.engine and self.engines.get(config.method, True))
+        return found if self.engines.get(config.method, True) else dataclasses.replace(found, engine=False)
 
     def _with_fingerprints(self, config: RunConfig) -> RunConfig:
         model, split = self.fingerprints.get((config.model, config.kind), ""), _split(dataclasses.asdict(config))
