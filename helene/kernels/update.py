@@ -52,21 +52,9 @@ def _round_float16(x, random):
 
 
 @triton.jit
-def _divide(x, by, inverse):
-    """x / by, rounded correctly, from the correctly rounded inverse (Markstein's refinement)."""
-    quotient = x * inverse
-    return tl.fma(tl.fma(-quotient, by, x), inverse, quotient)
-
-
-@triton.jit
-def _level(code, UNSIGNED_CODE: tl.constexpr):
-    """(code / 255)⁴, or (code / 127)² without a sign."""
-    if UNSIGNED_CODE:
-        share = _divide(code, 255.0, 0.003921568859368563)
-        return (share * share) * (share * share)
-    else:
-        share = _divide(code, 127.0, 0.007874015718698502)
-        return share * share
+def _top(KIND: tl.constexpr):
+    """Units of the largest code: 255⁴ or 127²."""
+    return 4228250625.0 if KIND == _UNSIGNED else 16129.0
 
 
 @triton.jit
@@ -75,18 +63,19 @@ def _encode(x, random, inside, KIND: tl.constexpr):
     size: tl.constexpr = x.shape[0]
     magnitude = tl.where(inside, tl.abs(x), 0.0)
     blocks = tl.reshape(tl.max(magnitude, axis=1), [size // _ROWS, _ROWS])
-    scales = tl.max(blocks, axis=1)[:, None]
+    scales = tl.maximum(tl.max(blocks, axis=1)[:, None], 8.077935669463161e-28)  # 2^-90
     scale = tl.reshape(tl.broadcast_to(scales, [size // _ROWS, _ROWS]), [size])[:, None]
-    by = tl.maximum(scale, 1.1754943508222875e-38)
-    share = _divide(magnitude, by, tl.div_rn(tl.full(by.shape, 1.0, tl.float32), by))
-    root = tl.sqrt(share)  # which neighbours x lies between: an error of a few ulp moves no mean
+    inverses = tl.div_rn(tl.full(scales.shape, _top(KIND), tl.float32), scales)
+    inverse = tl.reshape(tl.broadcast_to(inverses, [size // _ROWS, _ROWS]), [size])[:, None]
+    units = tl.minimum(magnitude * inverse, _top(KIND))
+    root = tl.sqrt(units)  # which neighbours x lies between: an error of a few ulp moves no mean
+    low = tl.floor(tl.sqrt(root)) if KIND == _UNSIGNED else tl.floor(root)
+    here, gap = low * low, low + low + 1.0
     if KIND == _UNSIGNED:
-        low = tl.floor(tl.sqrt(root) * 255.0)
-    else:
-        low = tl.floor(root * 127.0)
-    here, above = _level(low, KIND == _UNSIGNED), _level(low + 1.0, KIND == _UNSIGNED)
+        gap *= 2.0 * (here + low) + 1.0
+        here *= here
     uniform = (random >> 8).to(tl.float32) * 5.960464477539063e-08
-    code = low + tl.where(uniform < (share - here) / (above - here), 1.0, 0.0)
+    code = low + tl.where(uniform * gap < units - here, 1.0, 0.0)
     if KIND == _UNSIGNED:
         code = tl.where((x > 0) & (code < 1.0), 1.0, code)
     else:
@@ -104,9 +93,11 @@ def _load_state(base, scales, row, column, start, offsets, local, inside, valid,
     if KIND == _SIGNED or KIND == _UNSIGNED:
         where = tl.load(row + column + 1) + start // (_ROWS * 4) + local // _ROWS
         scale = tl.load(scales + where, mask=local * 4 < valid, other=0.0)[:, None]
-        code = stored.to(tl.float32)
-        value = _level(code, KIND == _UNSIGNED) * scale
-        return value if KIND == _UNSIGNED else tl.where(code < 0, -value, value)
+        code, unit = stored.to(tl.float32), scale * (1.0 / _top(KIND))
+        if KIND == _UNSIGNED:
+            return (code * code) * (code * code) * unit
+        else:
+            return code * tl.abs(code) * unit
     else:
         return stored.to(tl.float32)
 

@@ -16,6 +16,7 @@ STATE_DTYPES = ("float32", "bfloat16", "8bit")
 _KEPT = {torch.bfloat16: 7, torch.float16: 10}  # mantissa bits
 _SMALLEST_NORMAL = 2.0**-14  # of float16; below it the grid is even, as in the last binade
 _FLOAT16_GRID = 2.0**24
+_LEAST_SCALE = 2.0**-90  # 255⁴ over it is finite
 
 
 def round_stochastically(x: Tensor, words: Tensor, dtype: torch.dtype) -> Tensor:
@@ -49,22 +50,27 @@ def encode(x: Tensor, words: Tensor, nonnegative: bool) -> tuple[Tensor, Tensor]
     spacing grows with the value, so that a second moment that spans nine decades keeps two digits. A nonnegative value
     above zero never becomes zero, for it is divided by.
 
+    In units of scale / 127² (or 255⁴) the levels are powers k², so that x = k² + r goes up where u (2k + 1) < r: one
+    division a block.
+
     Args:
         x: float32, shape (n,), from the start of a block.
         words: Uniform 32-bit words of x's shape, as int32.
         nonnegative: Whether x has no negative elements.
 
     Returns:
-        Codes (n,), int8 or uint8, and scales (ceil(n / BLOCK),), float32.
+        Codes (n,), int8 or uint8, and scales (ceil(n / BLOCK),), float32: a block's largest magnitude, at least 2^-90.
     """
-    levels, power = (255.0, 4) if nonnegative else (127.0, 2)
-    size = x.numel()
+    size, top = x.numel(), _top(nonnegative)
     blocks = torch.nn.functional.pad(x.abs(), (0, -size % BLOCK)).view(-1, BLOCK)
-    scales = blocks.amax(dim=1)
-    share = (blocks / scales.clamp_min(torch.finfo(torch.float32).tiny)[:, None]).view(-1)[:size]
-    low = (_root(share, power) * levels).floor()
-    here, above = (low / levels) ** power, ((low + 1.0) / levels) ** power
-    codes = low + (_uniform(words) < (share - here) / (above - here))
+    scales = blocks.amax(dim=1).clamp_min(_LEAST_SCALE)
+    units = (blocks * (top / scales)[:, None]).view(-1)[:size].clamp_max(top)
+    low = (units.sqrt().sqrt() if nonnegative else units.sqrt()).floor()
+    here, gap = low * low, low + low + 1.0
+    if nonnegative:
+        gap *= 2.0 * (here + low) + 1.0
+        here *= here
+    codes = low + (_uniform(words) * gap < units - here)
     if nonnegative:
         return torch.where(x > 0, codes.clamp_min(1.0), codes).to(torch.uint8), scales
     return codes.copysign(x).to(torch.int8), scales
@@ -73,9 +79,9 @@ def encode(x: Tensor, words: Tensor, nonnegative: bool) -> tuple[Tensor, Tensor]
 def decode(codes: Tensor, scales: Tensor) -> Tensor:
     r"""float32 values of codes, see `encode`; which law holds follows from their dtype."""
     nonnegative = codes.dtype == torch.uint8
-    share = codes.float() / (255.0 if nonnegative else 127.0)
-    value = (share * share).square() if nonnegative else share * share.abs()
-    return value * scales.repeat_interleave(BLOCK)[: codes.numel()]
+    code = codes.float()
+    units = (code * code).square() if nonnegative else code * code.abs()
+    return units * (scales * (1.0 / _top(nonnegative))).repeat_interleave(BLOCK)[: codes.numel()]
 
 
 def state_bytes(size: int, dtype: str, wide: int = 4) -> int:
@@ -85,8 +91,9 @@ def state_bytes(size: int, dtype: str, wide: int = 4) -> int:
     return size * (2 if dtype == "bfloat16" else wide)
 
 
-def _root(share: Tensor, power: int) -> Tensor:
-    return share.sqrt() if power == 2 else share.sqrt().sqrt()
+def _top(nonnegative: bool) -> float:
+    """Units of the largest code."""
+    return 255.0**4 if nonnegative else 127.0**2
 
 
 def _uniform(words: Tensor) -> Tensor:
