@@ -229,6 +229,13 @@ def _measure(kinds: Any) -> None:
     products.add_argument("--names", nargs="+", default=[], metavar="KIND=NAME", help="of the models in the records")
     products.add_argument("--random-models", action="store_true", help="models need not know English (tests)")
     products.add_argument("--out", type=Path, required=True, help="folder of the records")
+    instructions = add_command(
+        kinds,
+        "instructions",
+        "machine instructions an element of the kernels; needs no GPU",
+        example="helene llm measure instructions --out instructions",
+    )
+    instructions.add_argument("--out", type=Path, required=True, help="folder of the records")
     for parser in (engine, parallel, harness):
         parser.add_argument("--out", type=Path, required=True, help="folder of the records")
         parser.add_argument("--shape", default="opt-1.3b", help="of the model with random weights")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from typing import Any
 
@@ -305,10 +306,10 @@ def profile(arguments: argparse.Namespace) -> int:
 
 def measure(arguments: argparse.Namespace) -> int:
     """Measure what this machine takes, and keep it as records."""
-    from llm_bench.cost import engine_table, harness, parallel, products
+    return int(importlib.import_module(f"llm_bench.cost.{_MEASURED[arguments.what]}").main(arguments))
 
-    parts = {"engine": engine_table, "parallel": parallel, "harness": harness, "products": products}
-    return int(parts[arguments.what].main(arguments))
+
+_MEASURED = {"engine": "engine_table"} | {name: name for name in ("parallel", "harness", "products", "instructions")}
 
 
 def pages(arguments: argparse.Namespace) -> int:
