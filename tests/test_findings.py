@@ -12,6 +12,7 @@ import pytest
 
 from helene.lab.runs.records import read_jsonl
 from helene.steps.gradient_noise import gain
+from llm_bench.cost.instructions import PER_SECOND
 from llm_bench.protocol import speed
 from llm_bench.report import sensitivity
 from tools import learned, steps_picture
@@ -163,6 +164,31 @@ def test_the_page_on_the_engine():
             *("{:.1f} ({:.1f}–{:.1f})".format(*times) for times in (eager, ours)),
             f"{ours[0] / eager[0]:.2f}",
         ]
+
+
+def test_what_bounds_a_step():
+    """Least times from counts of instructions and bytes; measured ones from the profile and the part "overlap"."""
+    profile, size = json.loads((LLM / "profile-h200.json").read_text(encoding="utf-8")), 1_315_758_080
+    least, busy = profile["mezo"]["floors"], {name: profile[name]["busy"]["update"] for name in ("mezo", "helene")}
+    (overlap,) = (r.result for r in read_jsonl(LLM / "engine" / "h200.jsonl") if r.config["part"] == "overlap")
+    copies = overlap["seconds"]["copies"]["median_seconds"] * size / 2**28
+    bytes_of_helene = profile["helene"]["floors"]["update"]
+    a_byte = least["update"] / 4  # MeZO's reads and writes two bytes of theta
+    rows = []
+    for name, of, by_bytes, measured in (
+        ("copies of both signs", "both copies", least["copies"], copies),
+        ("MeZO's update", "MeZO update", least["update"], busy["mezo"]),
+        ("HELENE's update, bf16 state", "HELENE update, bf16 state", bytes_of_helene, busy["helene"]),
+        ("HELENE's update, 8-bit state", "HELENE update, 8-bit state", 8 * a_byte, None),
+    ):
+        (count,) = (
+            r.result["instructions"]
+            for r in read_jsonl(LLM / "engine" / "instructions.jsonl")
+            if r.config["contestant"] == of
+        )
+        times = [count * size / 32 / PER_SECOND, by_bytes, measured]
+        rows.append([name, f"{count:.0f}", *(f"{1e3 * time:.1f}" if time else "" for time in times)])
+    assert table("docs/findings/engine.md", "| ms | instructions")[1:] == rows
 
 
 PADDED = {  # of the page on the engine: tasks and the rows that a step of theirs was measured with

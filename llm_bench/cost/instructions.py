@@ -1,7 +1,7 @@
 """What the kernels' machine code holds: instructions an element, registers, spills. Triton compiles it without a GPU.
 
-A GPU's schedulers issue one instruction of 32 elements each cycle, so that a kernel's instructions bound its time as its
-bytes do. Counts are static: both sides of a branch count, and a loop counts once.
+A GPU's schedulers issue one instruction of 32 threads each cycle, so that instructions bound a kernel's time as bytes
+do. Counts are static: both sides of a branch count, and a loop counts once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from llm_bench.cost.engine_table import EXPERIMENT
 
 TARGET = ("cuda", 90, 32)  # an H100's and H200's instructions
 PER_SECOND = 132 * 4 * 1.98e9  # instructions that an H200 issues at its highest clock
+_WARPS = 4
 _POINTERS = {"rows": "*i64", "owners": "*i32", "control": "*i64", "values": "*fp32", "hypers": "*fp32"}
 _STATE = {"none": (0, "*fp32"), "bf16": (2, "*bf16"), "signed": (3, "*i8"), "unsigned": (4, "*u8")}
 
@@ -54,9 +55,7 @@ def kernels() -> dict[str, dict[str, Any]]:
     return found
 
 
-def _count(
-    kernel: Any, pointers: dict[str, str], constants: dict[str, Any], tile: int, warps: int = 4
-) -> dict[str, Any]:
+def _count(kernel: Any, pointers: dict[str, str], constants: dict[str, Any], tile: int) -> dict[str, Any]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -66,9 +65,8 @@ def _count(
     places = {(i,): constants[name] for i, name in enumerate(kernel.arg_names) if name in constants}
     aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if name not in constants}
     source = ASTSource(kernel, signature, places, aligned)
-    made = triton.compile(
-        source, GPUTarget(*TARGET), {"num_warps": warps, "enable_fp_fusion": "METHOD" not in constants}
-    )
+    options = {"num_warps": _WARPS, "enable_fp_fusion": "METHOD" not in constants}
+    made = triton.compile(source, GPUTarget(*TARGET), options)
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     with tempfile.TemporaryDirectory() as folder:
         binary = Path(folder) / "kernel.cubin"
@@ -80,7 +78,7 @@ def _count(
     kinds = Counter(re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)", code))
     registers, spills = (int(re.findall(rf"{name}:(\d+)", usage)[-1]) for name in ("REG", "LOCAL"))
     return {
-        "instructions": sum(kinds.values()) * warps * 32 / tile,
+        "instructions": sum(kinds.values()) * _WARPS * 32 / tile,
         "registers": registers,
         "spills": spills,
         "by_kind": dict(kinds.most_common(12)),
