@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -168,9 +167,7 @@ class BatchStep:
         """
         plain = self._pair()(self._run, watched=False)[:2]
         compiled = self._pair()(self._run, watched=False, compiled=self.shared.compiled)[:2]
-        values = [[float(loss) for loss in losses] for losses in (plain, compiled)]
-        if all(map(math.isfinite, values[0])):
-            check_agreement(self.shared.model, *values)
+        check_agreement(self.shared.model, *([float(loss) for loss in losses] for losses in (plain, compiled)))
 
     def record(self, update: Callable[[], None], apart: bool, repeat: bool) -> None:
         """Record the forwards and what follows them.

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from helene.engine import batches
 from helene.engine.engine import Loss, on_device
 from helene.engine.graphs import Recorded, Repeated, capturing, give_up
 from helene.engine.watch import ModelWatch, OptimizerWatch
-from helene.evaluation.factors import Factors
+from helene.evaluation.compiled import check_agreement
+from helene.evaluation.factors import Factors, Mirrored
 from helene.optimizers.grouped import GroupedMeZO
 from helene.steps.plan import StepPlan
 
@@ -26,12 +29,16 @@ class GroupEngine:
     replay, to where the graph reads them. Without a GPU, or where a forward cannot be captured, steps run without a
     graph; `mode` and `reason` tell.
 
+    With ``twice`` one forward of the doubled batch gives both sides, in half as many launches. Where its losses differ
+    from two forwards' by more than rounding, there are two, with a warning.
+
     Args:
         model: The module whose forward the loss runs. Its parameters stay where they are.
         optimizer: Over its parameters, or some of them.
         loss: ``loss(model, batch)`` gives the loss of each example, or of each group.
         capture: Whether to use CUDA graphs. "repeat" makes the calls anew in the place of a replay: for tests on a
             machine without a GPU.
+        twice: Makes of a batch one that holds its examples two times, such as `repeated`.
         max_shapes: Shapes whose captured forwards are kept.
 
     Attributes:
@@ -49,6 +56,7 @@ class GroupEngine:
         loss: Loss,
         *,
         capture: bool | Literal["repeat"] = True,
+        twice: Callable[[Any], Any] | None = None,
         max_shapes: int = 16,
     ) -> None:
         if not isinstance(optimizer, GroupedMeZO):
@@ -56,6 +64,7 @@ class GroupEngine:
         if max_shapes < 1:
             raise ValueError(f"max_shapes must be 1 or above, got {max_shapes!r}")
         self.model, self.optimizer, self.loss, self._max_shapes = model, optimizer, loss, max_shapes
+        self._twice = twice
         self._device = optimizer.targets[0].tensor.device
         self._repeat, self._refused = capture == "repeat", ""
         if not capture:
@@ -135,12 +144,28 @@ class GroupEngine:
         probe: Any = self.optimizer.probe
         static, eps = batches.Static(layout, self._device), probing.eps
 
-        def forwards() -> Tensor:
+        def one_by_one() -> Tensor:
             factors.forget()  # copies in the dtype of products belong to the graph
             sides = [probe.losses(lambda: self.loss(self.model, static.batch), factors, side) for side in (eps, -eps)]
             factors.forget()
             return torch.stack(sides)
 
+        def together() -> Tensor:
+            assert self._twice is not None
+            twice = self._twice
+            factors.forget()
+            both: Tensor = probe.losses(lambda: self.loss(self.model, twice(static.batch)), Mirrored(factors), eps)
+            factors.forget()
+            return both.view(2, -1)
+
+        forwards = one_by_one
+        if self._twice is not None and factors.groups > 1:
+            try:
+                check_agreement(self.model, *(sides().flatten().tolist() for sides in (one_by_one, together)))
+                forwards = together
+            except (RuntimeError, ValueError, IndexError) as err:
+                self._twice = None
+                warnings.warn(f"each side has a forward of its own: {str(err).splitlines()[0]}", stacklevel=5)
         shape.static = static
         if self._repeat:
             shape.losses = forwards()
@@ -156,6 +181,11 @@ class GroupEngine:
             self._pool, shape.static = None, None
             give_up([graph], here)
             shape.refused = f"its forward cannot be captured: {str(err).splitlines()[0]}"
+
+
+def repeated(batch: Any) -> Any:
+    """A batch whose tensors have rows on their first axis, all of them two times; see ``twice`` of `GroupEngine`."""
+    return tree_map_only(Tensor, lambda x: torch.cat([x, x]) if x.dim() else x, batch)
 
 
 class _Shape:

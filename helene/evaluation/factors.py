@@ -158,6 +158,23 @@ class Factors:
         return chunk
 
 
+class Mirrored:
+    """The directions of a step, and then their opposites, as groups of a batch that holds its examples twice.
+
+    Args:
+        factors: The directions, whose numbers stay the only ones.
+    """
+
+    def __init__(self, factors: Factors) -> None:
+        self.factors, self.groups = factors, 2 * factors.groups
+        self.rank, self.scale, self.numbers, self.place = factors.rank, factors.scale, factors.numbers, factors.place
+
+    def of(self, index: int, dtype: torch.dtype | None = None) -> Factor:
+        """As of `Factors`; u has both signs, v one."""
+        left, right = self.factors.of(index, dtype)
+        return Factor(torch.cat([left, -left]), None if right is None else torch.cat([right, right]))
+
+
 def _exact_product(a: Tensor, b: Tensor) -> Tensor:
     """a b in full float32, also where the model's own products are TF32's."""
     if not a.is_cuda or not torch.backends.cuda.matmul.allow_tf32:

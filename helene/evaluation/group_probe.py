@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from helene.evaluation.blocks import Scratch
 from helene.evaluation.directions import Target
-from helene.evaluation.factors import Factors
+from helene.evaluation.factors import Factors, Mirrored
 from helene.evaluation.probe import Closure, finite, is_compiled, listed, one_number, scalar_loss, unwritten
 from helene.evaluation.reads import BufferWatch, ReadWatch, reads_none
 from helene.evaluation.rowwise import WAY_OUT, Read, RowPerturbation
@@ -93,7 +93,9 @@ class GroupProbe:
             value = closure()
             return scalar_loss(value.mean() if isinstance(value, Tensor) and value.dim() else value)
 
-    def losses(self, closure: Closure, factors: Factors, radius: float, watch: ReadWatch | None = None) -> Tensor:
+    def losses(
+        self, closure: Closure, factors: Factors | Mirrored, radius: float, watch: ReadWatch | None = None
+    ) -> Tensor:
         """The losses at theta + radius z_g, shape (examples,), detached; whether they are finite is not looked at."""
         mode, undo = RowPerturbation(self.targets, factors, radius, watch, self._shared), Undo()
         with unwritten(self.targets):

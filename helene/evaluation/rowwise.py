@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from helene import kernels
 from helene.evaluation import rows
 from helene.evaluation.directions import Target, compute_dtype
-from helene.evaluation.factors import Factors
+from helene.evaluation.factors import Factors, Mirrored
 from helene.evaluation.reads import ReadWatch
 
 # What gives the same values in another form.
@@ -70,7 +70,7 @@ class RowPerturbation(TorchFunctionMode):
     def __init__(
         self,
         targets: Sequence[Target],
-        factors: Factors,
+        factors: Factors | Mirrored,
         radius: float,
         watch: ReadWatch | None = None,
         shared: set[int] | None = None,
@@ -256,7 +256,8 @@ class RowPerturbation(TorchFunctionMode):
         factors, place = self.factors, self.factors.place(index)[0]
         sides = place, place + self.targets[index].tensor.shape[0]
         seen, given = sides if transposed else sides[::-1]
-        what = y, x.contiguous(), factors.numbers(y.device), self.radius, factors.groups, seen, given
+        mirrored = isinstance(factors, Mirrored)
+        what = y, x.contiguous(), factors.numbers(y.device), self.radius, factors.groups, mirrored, seen, given
         own = None if bias is None else self._index.get(id(bias))
         vector = None if own is None else self.targets[own].tensor.detach()
         if own is None or vector is None or vector.shape != y.shape[-1:] or not vector.is_contiguous():

@@ -215,6 +215,7 @@ def add_product(
     numbers: Tensor,
     radius: float,
     groups: int,
+    mirrored: bool,
     seen: int,
     given: int,
     bias: Tensor | None = None,
@@ -227,7 +228,8 @@ def add_product(
         x: Shape (..., in), contiguous, of any floating dtype.
         numbers: Of `helene.evaluation.factors`, rank 1.
         radius: What z is multiplied by.
-        groups: Number of directions.
+        groups: Number of groups.
+        mirrored: Whether the second half of the groups see the opposite directions of the first.
         seen: Where the first group's side that x meets starts in ``numbers``.
         given: The same of the other side.
         bias: A trained vector of ``out`` elements to add, with its own z.
@@ -243,7 +245,7 @@ def add_product(
     with _on(y):
         products.add_product[(triton.cdiv(num_places, places), triton.cdiv(num_out, span))](
             y, x, numbers, y if bias is None else bias, radius, num_places, each, seen, given, own, num_in, num_out,
-            bias is not None, each % places == 0, places, block, span, num_warps=8,
+            bias is not None, groups // 2 if mirrored else 0, each % places == 0, places, block, span, num_warps=8,
         )  # fmt: skip
 
 

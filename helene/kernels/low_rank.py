@@ -67,12 +67,13 @@ def low_rank(numbers, weights, first, columns, numel, start, local, inside, GROU
 
 @triton.jit(do_not_specialize=["num_places", "each"])
 def add_product(y, x, numbers, bias, radius, num_places, each, seen, given, own, NUM_IN: tl.constexpr,
-                NUM_OUT: tl.constexpr, HAS_BIAS: tl.constexpr, ALIKE: tl.constexpr, PLACES: tl.constexpr,
-                BLOCK: tl.constexpr, SPAN: tl.constexpr):  # fmt: skip
+                NUM_OUT: tl.constexpr, HAS_BIAS: tl.constexpr, HALF: tl.constexpr, ALIKE: tl.constexpr,
+                PLACES: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr):  # fmt: skip
     """y += radius x z_g (rank 1), and the bias + radius z_g as its dtype holds it; g is the group of each row of y.
 
-    Each ``each`` rows are a group's; ALIKE says that all of a program's are of one. Where the sides that x and y meet
-    start in a group's numbers: ``seen``, ``given``; in the bias's: ``own``. A program writes SPAN columns.
+    Each ``each`` rows are a group's; ALIKE says that all of a program's are of one. From HALF on, where that is not 0,
+    groups see the opposite directions of the first ones. Where the sides that x and y meet start in a group's numbers:
+    ``seen``, ``given``; in the bias's: ``own``. A program writes SPAN columns.
     """
     places = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
     there = (places < num_places)[:, None]
@@ -80,6 +81,9 @@ def add_product(y, x, numbers, bias, radius, num_places, each, seen, given, own,
         group = (tl.program_id(0) * PLACES // each).to(tl.int64)
     else:
         group = (tl.minimum(places, num_places - 1) // each)[:, None].to(tl.int64)
+    if HALF:
+        radius = tl.where(group < HALF, radius, -radius)
+        group = tl.where(group < HALF, group, group - HALF)
     at, size = places.to(tl.int64)[:, None], NUM_IN + NUM_OUT
     across = tl.arange(0, BLOCK)[None, :]
     dot = tl.zeros([PLACES], tl.float32)
@@ -88,7 +92,7 @@ def add_product(y, x, numbers, bias, radius, num_places, each, seen, given, own,
         value = tl.load(x + at * NUM_IN + column, mask=there & (column < NUM_IN), other=0.0).to(tl.float32)
         side = tl.load(numbers + seen + group * size + column, mask=column < NUM_IN, other=0.0)
         dot += tl.sum(value * side, axis=1)
-    dot = (dot * radius)[:, None]
+    dot = dot[:, None] * radius
     for begin in range(0, SPAN, BLOCK):
         column = tl.program_id(1) * SPAN + begin + across
         inside = there & (column < NUM_OUT)

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from helene import GroupedMeZO, MeZO, Trajectory
-from helene.engine.groups import GroupEngine
+from helene.engine.groups import GroupEngine, repeated
 from tests.optimizers.groups.grouped_models import VOCABULARY, Plain, made
 
 
@@ -55,6 +55,47 @@ def test_recorded_steps_are_the_optimizers():
     ]
     recorded.replay(GroupedMeZO(fresh.named_parameters(), 9.0, momentum=0.9))
     assert all(map(torch.equal, model.parameters(), fresh.parameters()))
+
+
+def test_one_forward_of_the_doubled_batch_gives_both_sides():
+    """In float64: the products are of other shapes, so that they may be summed in another order."""
+    model = made(Plain, torch.float64)
+    twin, calls = copy.deepcopy(model), []
+    first, second = (GroupedMeZO(m.named_parameters(), 0.1, groups=3, eps=1e-2) for m in (model, twin))
+    engine = GroupEngine(model, first, lambda m, b: losses(m, noted(calls, b)), capture="repeat", twice=repeated)
+    for step in range(1, 8):
+        batch = batch_of(step, 5 if step % 3 else 4)
+        calls.clear()
+        ours = engine.step(batch)
+        theirs = second.step(lambda batch=batch: losses(twin, batch))
+        torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=0)
+    assert engine.mode == "graph"
+    assert calls == [12]  # rows of the one forward
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
+
+
+def noted(calls, batch):
+    calls.append(len(batch["input_ids"]))
+    return batch
+
+
+def test_a_doubled_batch_with_other_losses_is_not_used():
+    model = made(Plain, torch.float64)
+    twin = copy.deepcopy(model)
+    first, second = (GroupedMeZO(m.named_parameters(), 0.1, groups=3, eps=1e-2) for m in (model, twin))
+
+    def backwards(batch):
+        return {name: torch.cat([x, x.flip(0)]) for name, x in batch.items()}
+
+    engine = GroupEngine(model, first, losses, capture="repeat", twice=backwards)
+    engine.step(batch_of(1))
+    second.step(lambda: losses(twin, batch_of(1)))
+    with pytest.warns(UserWarning, match="each side has a forward of its own: losses move by"):
+        engine.step(batch_of(2))
+    second.step(lambda: losses(twin, batch_of(2)))
+    assert engine.mode == "graph"
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
 
 
 def test_a_loss_that_is_not_finite_moves_nothing_and_the_run_goes_on():

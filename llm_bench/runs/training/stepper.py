@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from llm_bench.data.batches import Batch
+from llm_bench.data.batches import Batch, twice
 from llm_bench.runs import methods
 
 Loss = Callable[[Any, Batch], Tensor]
@@ -83,15 +83,16 @@ class EngineStepper(_OfBatches):
         module: See `_OfBatches`.
         optimizer: Likewise.
         loss: Likewise.
-        options: Keyword arguments of the engine.
+        compiled: Whether the model's repeated blocks are compiled; not of methods that take examples' losses.
     """
 
-    def __init__(self, module: Any, optimizer: Any, loss: Loss, **options: Any) -> None:
+    def __init__(self, module: Any, optimizer: Any, loss: Loss, compiled: bool = False) -> None:
         super().__init__(module, optimizer, loss)
-        name, kind = ("groups", "GroupEngine") if "groups" in optimizer.defaults else ("engine", "Engine")
-        self.engine = getattr(importlib.import_module(f"helene.engine.{name}"), kind)(
-            module, optimizer, loss, **options
-        )
+        if "groups" in optimizer.defaults:
+            groups = importlib.import_module("helene.engine.groups")
+            self.engine = groups.GroupEngine(module, optimizer, loss, twice=twice)
+        else:
+            self.engine = importlib.import_module("helene.engine").Engine(module, optimizer, loss, compile=compiled)
 
     def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
         """See `Stepper`."""
@@ -130,4 +131,4 @@ def make_stepper(
         raise ValueError(f"{method} has no captured step ({reason}); set engine = false")
     if engine == "compiled" and methods.takes_examples(method):
         raise ValueError(f"{method} has no compiled step; set engine = true")
-    return EngineStepper(module, optimizer, loss, **({"compile": True} if engine == "compiled" else {}))
+    return EngineStepper(module, optimizer, loss, engine == "compiled")

@@ -8,11 +8,17 @@ from hypothesis import strategies as st
 from llm_families import CAUSAL, MASKED, make
 from torch.nn import functional as F
 
-from llm_bench.data.batches import collate
+from llm_bench.data.batches import collate, twice
 from llm_bench.data.encode import Encoded, encode
 from llm_bench.data.folder import read_split
 from llm_bench.evaluation.evaluate import PADDING, ScoredRow, batches, evaluate, forget, score
-from llm_bench.evaluation.scoring import LOSSES, classification_loss, language_model_loss, option_scores
+from llm_bench.evaluation.scoring import (
+    EXAMPLE_LOSSES,
+    LOSSES,
+    classification_loss,
+    language_model_loss,
+    option_scores,
+)
 from llm_bench.tasks import get_task
 
 # float64 models; norms and softmaxes inside transformers are float32 in some families, so two batches may differ there
@@ -120,6 +126,19 @@ def test_the_language_model_loss_weighs_tokens_not_examples(toy_data):
     means = [plain_score(model, e, 0) for e in gold]
     assert len(set(tokens)) > 1
     assert loss == pytest.approx(-np.dot(tokens, means) / sum(tokens), rel=1e-6)
+
+
+@pytest.mark.parametrize("family", ["opt", "roberta"])
+def test_a_batch_that_holds_its_examples_twice_has_their_losses_twice(family, toy_data):
+    model = make(family)
+    for name in tasks_of(model)[:4:3] if family == "opt" else tasks_of(model):  # SQuAD's answers have several tokens
+        task, encoded = examples(model, name, toy_data, 5)
+        if task.loss == "language_model":
+            encoded = [example.only_gold() for example in encoded]
+        batch = collate(encoded, model.pad_id, model.side, labels=task.loss == "classification", coarse=True)
+        with torch.no_grad():
+            once, doubled = (EXAMPLE_LOSSES[task.loss](model.module, b) for b in (batch, twice(batch)))
+        torch.testing.assert_close(doubled, torch.cat([once, once]), rtol=1e-12, atol=0)
 
 
 def test_left_padding_beyond_need_changes_nothing(toy_data):
