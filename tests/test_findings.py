@@ -172,6 +172,9 @@ def test_what_bounds_a_step():
     least, busy = profile["mezo"]["floors"], {name: profile[name]["busy"]["update"] for name in ("mezo", "helene")}
     (overlap,) = (r.result for r in read_jsonl(LLM / "engine" / "h200.jsonl") if r.config["part"] == "overlap")
     copies = overlap["seconds"]["copies"]["median_seconds"] * size / 2**28
+    counts = {
+        r.config["contestant"]: r.result["instructions"] for r in read_jsonl(LLM / "engine" / "instructions.jsonl")
+    }
     bytes_of_helene = profile["helene"]["floors"]["update"]
     a_byte = least["update"] / 4  # MeZO's reads and writes two bytes of theta
     rows = []
@@ -181,14 +184,14 @@ def test_what_bounds_a_step():
         ("HELENE's update, bf16 state", "HELENE update, bf16 state", bytes_of_helene, busy["helene"]),
         ("HELENE's update, 8-bit state", "HELENE update, 8-bit state", 8 * a_byte, None),
     ):
-        (count,) = (
-            r.result["instructions"]
-            for r in read_jsonl(LLM / "engine" / "instructions.jsonl")
-            if r.config["contestant"] == of
-        )
+        count = counts[of]
         times = [count * size / 32 / PER_SECOND, by_bytes, measured]
         rows.append([name, f"{count:.0f}", *(f"{1e3 * time:.1f}" if time else "" for time in times)])
     assert table("docs/findings/engine.md", "| ms | instructions")[1:] == rows
+    rounds = counts["both copies"] - counts["both copies, no rounds of the generator"]
+    text = (ROOT / "docs/findings/engine.md").read_text(encoding="utf-8")
+    assert f"The generator takes {rounds:.0f} of a draw's instructions." in text
+    assert f"would take {1e3 * rounds / 2 * size / 32 / PER_SECOND:.1f} ms less" in text
 
 
 PADDED = {  # of the page on the engine: tasks and the rows that a step of theirs was measured with

@@ -39,7 +39,11 @@ def kernels() -> dict[str, dict[str, Any]]:
     table = {"WIDTH": NUM_FIELDS, "ALIGNED": True, "QUADS": True}
     drawn = {"ROUNDS": noise.ROUNDS, "FAST": True, "SIGNS": False}
     copied = dict.fromkeys(("theta", "plus", "minus"), "*bf16")
-    found = {"both copies": _count(perturb.perturb, copied, {**table, **drawn, "PLUS": True, "MINUS": True}, TILE)}
+    both = {**table, **drawn, "PLUS": True, "MINUS": True}
+    found = {
+        "both copies": _count(perturb.perturb, copied, both, TILE),
+        "both copies, no rounds of the generator": _count(perturb.perturb, copied, {**both, "ROUNDS": 0}, TILE),
+    }
     for name, method, kinds, tile in (
         ("MeZO update", methods.SGD_PLAIN, ("none", "none"), TILE),
         ("HELENE update, bf16 state", methods.HELENE, ("bf16", "bf16"), STATE_TILE),
@@ -92,6 +96,6 @@ def main(arguments: argparse.Namespace) -> int:
         for name, result in kernels().items():
             config = {"part": "instructions", "contestant": name, "target": "sm_90", "dtype": "bfloat16"}
             store.put(Record.of(EXPERIMENT, config, {"status": "reached", **result}, provenance()))
-            print(f"{name:28s} {result['instructions']:6.1f} an element, {result['registers']} registers", flush=True)
+            print(f"{name:40s} {result['instructions']:6.1f} an element, {result['registers']} registers", flush=True)
         store.export_jsonl(arguments.out / "instructions.jsonl", EXPERIMENT)
     return 0
