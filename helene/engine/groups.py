@@ -86,6 +86,11 @@ class GroupEngine:
         with on_device(self._device):
             return self._step(batches.plain(batch))
 
+    @property
+    def doubled(self) -> bool:
+        """Whether one forward of the doubled batch gives both sides, as far as is known."""
+        return self._twice is not None and self.optimizer.param_groups[0]["groups"] > 1
+
     def flush(self) -> None:
         """Nothing is under way between steps."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from llm_bench.data.batches import COARSE_OPTION, COARSE_SITES, PAD_TO, multiple_of
+from llm_bench.data.batches import COARSE_OPTION, COARSE_SITES, PAD_TO, multiple_of, twice
 from llm_bench.evaluation.scoring import LOSSES
 from llm_bench.models import attention
 from llm_bench.models.live_bytes import fused_attention
@@ -57,7 +57,10 @@ def predict_run(config: RunConfig, source: str | os.PathLike[str]) -> Prediction
         )
 
     task = get_task(config.task, config.kind)
-    return predict(module, LOSSES[task.loss], _typical_batch(config, task), factory, engine=bool(config.engine))
+    batch = _typical_batch(config, task)
+    if config.engine and methods.takes_examples(config.method):
+        batch = twice(batch)
+    return predict(module, LOSSES[task.loss], batch, factory, engine=bool(config.engine))
 
 
 def _typical_batch(config: RunConfig, task: Any) -> dict[str, torch.Tensor]:

@@ -70,6 +70,7 @@ def test_one_forward_of_the_doubled_batch_gives_both_sides():
         theirs = second.step(lambda batch=batch: losses(twin, batch))
         torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=0)
     assert engine.mode == "graph"
+    assert engine.doubled
     assert calls == [12]  # rows of the one forward
     for a, b in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
@@ -95,6 +96,7 @@ def test_a_doubled_batch_with_other_losses_is_not_used():
         engine.step(batch_of(2))
     second.step(lambda: losses(twin, batch_of(2)))
     assert engine.mode == "graph"
+    assert not engine.doubled
     assert all(map(torch.equal, model.parameters(), twin.parameters()))
 
 

@@ -100,9 +100,17 @@ class EngineStepper(_OfBatches):
         own = self.curvature_closure(other)
         value = self.engine.step(batch) if own is None else self.engine.step(batch, own)
         self.forwards += self.optimizer.forwards_at(next_step)
-        compiled = self.engine.mode == "graph" and getattr(self.engine, "compiled", False)
-        self.made["compiled graph" if compiled else self.engine.mode, self.engine.reason] += 1
+        self.made[self._mode, self.engine.reason] += 1
         return value
+
+    @property
+    def _mode(self) -> str:
+        """The engine's, and what a graph holds beside two forwards as they are."""
+        if self.engine.mode != "graph":
+            return str(self.engine.mode)
+        if getattr(self.engine, "doubled", False):
+            return "graph of the doubled batch"
+        return "compiled graph" if getattr(self.engine, "compiled", False) else "graph"
 
     def settle(self) -> None:
         """See `Stepper`."""
