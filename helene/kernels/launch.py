@@ -199,6 +199,7 @@ def update(
             tiles.aligned,
             tiles.quads,
             tiles.tile,
+            tiles.span,
             rounds,
             fast,
             signs,

@@ -21,47 +21,62 @@ def _of_vector(numbers, weights, first, numel, start, local, inside, GROUPS: tl.
 
 
 @triton.jit
+def _of_rows(numbers, weights, first, columns, num_rows, start, GROUPS: tl.constexpr, RANK: tl.constexpr,
+             SCALE: tl.constexpr, ROWS: tl.constexpr, SPAN: tl.constexpr):  # fmt: skip
+    """A tile that is ROWS whole rows by 4 SPAN columns: what is read of v serves all of its rows."""
+    g = tl.zeros([ROWS, SPAN, 4], tl.float32)
+    row = start // columns
+    left, right = first + row, first + RANK * num_rows + (start - row * columns)
+    down = tl.arange(0, ROWS)[:, None, None]
+    across = tl.arange(0, SPAN)[None, :, None] * 4 + tl.arange(0, 4)[None, None, :]
+    for group in range(GROUPS):
+        weight = tl.load(weights + group) * SCALE
+        for term in range(RANK):
+            u = tl.load(numbers + left + term * num_rows + down)
+            v = tl.load(numbers + right + term * columns + across)
+            g = tl.fma(tl.broadcast_to(u, g.shape), tl.broadcast_to(weight * v, g.shape), g)
+        left += RANK * (num_rows + columns)
+        right += RANK * (num_rows + columns)
+    return tl.reshape(g, [ROWS * SPAN, 4])
+
+
+@triton.jit
 def _of_matrix(numbers, weights, first, columns, num_rows, start, local, inside, GROUPS: tl.constexpr,
-               RANK: tl.constexpr, SCALE: tl.constexpr, FOURS: tl.constexpr):  # fmt: skip
-    """FOURS says that sides are whole numbers of four, so that four elements share a row and are read at once."""
+               RANK: tl.constexpr, SCALE: tl.constexpr):  # fmt: skip
     g = tl.zeros([local.shape[0], 4], tl.float32)
-    four, first_row, width = tl.arange(0, 4)[None, :], start // columns, columns.to(tl.int32)
-    place = local[:, None] * 4 if FOURS else local[:, None] * 4 + four
+    first_row, width = start // columns, columns.to(tl.int32)
+    place = local[:, None] * 4 + tl.arange(0, 4)[None, :]
     place += (start - first_row * columns).to(tl.int32)  # counted from the first row's start
     row = place // width
     column = place - row * width
-    if FOURS:
-        column = tl.multiple_of(column, [1, 4]) + four
-    there = first_row + row < num_rows
-    for group in tl.range(GROUPS, loop_unroll_factor=4):
+    left, right = first + first_row, first + RANK * num_rows
+    for group in range(GROUPS):
         weight = tl.load(weights + group) * SCALE
         for term in range(RANK):
-            left = first + group * (RANK * (num_rows + columns)) + term * num_rows
-            right = first + group * (RANK * (num_rows + columns)) + RANK * num_rows + term * columns
-            if FOURS:
-                right = tl.multiple_of(right, 4)
-            u = tl.load(numbers + left + first_row + row, mask=there, other=0.0)
-            at = tl.multiple_of(right + column, [1, 4]) if FOURS else right + column
-            v = tl.load(numbers + at, mask=inside, other=0.0)
-            g = tl.fma(tl.broadcast_to(weight * u, v.shape), v, g)
+            u = tl.load(numbers + left + term * num_rows + row, mask=inside, other=0.0)
+            v = tl.load(numbers + right + term * columns + column, mask=inside, other=0.0)
+            g = tl.fma(u, weight * v, g)
+        left += RANK * (num_rows + columns)
+        right += RANK * (num_rows + columns)
     return g
 
 
 @triton.jit
-def low_rank(numbers, weights, first, columns, numel, start, local, inside, GROUPS: tl.constexpr, RANK: tl.constexpr,
-             SCALE: tl.constexpr):  # fmt: skip
+def low_rank(numbers, weights, first, columns, width, numel, start, local, inside, GROUPS: tl.constexpr,
+             RANK: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, SPAN: tl.constexpr):  # fmt: skip
     """Elements of a tile of Σ_g a_g z_g, float32, shape (rows of four, 4), added in the order of g, then of k.
 
-    The tile is that of ``start`` + 4 ``local`` and the three that follow each.
+    The tile is that of ``start`` + 4 ``local`` and the three that follow each. Tiles of a matrix of 4 ``width`` columns
+    are ROWS rows by SPAN fours.
     """
     if columns == 0:
         g = _of_vector(numbers, weights, first, numel, start, local, inside, GROUPS)
     else:
         num_rows = numel // columns
-        if (columns % 4 == 0) & (num_rows % 4 == 0):
-            g = _of_matrix(numbers, weights, first, columns, num_rows, start, local, inside, GROUPS, RANK, SCALE, True)
+        if columns == width * 4:
+            g = _of_rows(numbers, weights, first, columns, num_rows, start, GROUPS, RANK, SCALE, ROWS, SPAN)
         else:
-            g = _of_matrix(numbers, weights, first, columns, num_rows, start, local, inside, GROUPS, RANK, SCALE, False)
+            g = _of_matrix(numbers, weights, first, columns, num_rows, start, local, inside, GROUPS, RANK, SCALE)
     return g
 
 

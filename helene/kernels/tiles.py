@@ -11,7 +11,8 @@ from torch import Tensor
 from helene.noise.keys import MASK
 
 TILE, STATE_TILE = 2048, 1024  # elements a program, without and with state; multiples of `helene.rules.precision.BLOCK`
-NUM_FIELDS = 12  # of a row: theta, out, first tile, numel, id low, id high, group, four of state, columns
+SPAN, BLOCK_SPAN = 32, 64  # fours of a row in a tile of several rows; the second holds whole blocks of 8-bit state
+NUM_FIELDS = 13  # of a row: theta, out, first tile, numel, id low, id high, group, four of state, columns, width
 
 
 class Piece(NamedTuple):
@@ -64,9 +65,10 @@ class Tiles:
         device, self.tile = pieces[0].theta.device, tile
         self.base = _lowest([piece.theta for piece in self.pieces] or [pieces[0].theta])
         self.state = [_lowest(list(column)) for column in zip(*(p.state for p in self.pieces), strict=True)]
+        self.span = BLOCK_SPAN if any(tensor.element_size() == 1 for tensor in self.state) else SPAN
         rows, owners, first = [], [], 0
         for index, piece in enumerate(self.pieces):
-            count = -(-piece.theta.numel() // tile)
+            width, count = self._tiled(piece)
             state = [_distance(tensor, base) for tensor, base in zip(piece.state, self.state, strict=True)]
             rows.append(
                 [
@@ -80,7 +82,7 @@ class Tiles:
                     *state,
                 ]
             )
-            rows[-1] += [0] * (NUM_FIELDS - 1 - len(rows[-1])) + [piece.columns]
+            rows[-1] += [0] * (NUM_FIELDS - 2 - len(rows[-1])) + [piece.columns, width]
             owners.append(torch.full((count,), index, dtype=torch.int32))
             first += count
         self.num_tiles = first
@@ -88,6 +90,16 @@ class Tiles:
         self.owners = torch.cat(owners or [torch.zeros(1, dtype=torch.int32)]).to(device)
         self.stochastic = any(piece.stochastic for piece in self.pieces)
         self._addresses = [t.data_ptr() for piece in self.pieces for t in (piece.theta, *piece.state)]
+
+    def _tiled(self, piece: Piece) -> tuple[int, int]:
+        """How many fours wide the rows are that a piece's tiles follow, and how many tiles it has.
+
+        Tiles of a matrix that moves along directions of low rank are several rows of some columns, where both sides are
+        whole numbers of these. All others are consecutive elements: rows as wide as a tile's.
+        """
+        columns, numel, rows = piece.columns, piece.theta.numel(), self.tile // (4 * self.span)
+        fits = columns and columns % (4 * self.span) == 0 and numel // columns % rows == 0
+        return columns // 4 if fits else self.span, -(-numel // self.tile)
 
     @property
     def aligned(self) -> bool:

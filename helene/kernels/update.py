@@ -180,8 +180,8 @@ def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, h
            GROUPS: tl.constexpr, RANK: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr,
            HYPERS: tl.constexpr, METHOD: tl.constexpr, KIND0: tl.constexpr, KIND1: tl.constexpr,
            STOCHASTIC: tl.constexpr, ALIGNED: tl.constexpr, QUADS: tl.constexpr, TILE: tl.constexpr,
-           ROUNDS: tl.constexpr, FAST: tl.constexpr, SIGNS: tl.constexpr, ROUNDING_DRAW: tl.constexpr,
-           STATE_DRAW: tl.constexpr):  # fmt: skip
+           SPAN: tl.constexpr, ROUNDS: tl.constexpr, FAST: tl.constexpr, SIGNS: tl.constexpr,
+           ROUNDING_DRAW: tl.constexpr, STATE_DRAW: tl.constexpr):  # fmt: skip
     """Move every parameter of a table along g; nothing moves where ``values[2]`` is 0.
 
     g = c z, c in ``values[1]``; with GROUPS, the sum that `low_rank` makes of ``numbers`` and ``weights``.
@@ -193,10 +193,15 @@ def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, h
         source = tl.multiple_of(source, 8)
     index = tile - tl.load(row + 2)
     start = index * TILE
-    valid = tl.where(tl.load(values + 2) != 0.0, tl.load(row + 3) - start, 0)
     local = tl.arange(0, TILE // 4)
+    if GROUPS:  # tiles are several rows of some columns
+        width = tl.load(row + 12)
+        along = width // SPAN
+        start = (index // along * (TILE // 4 // SPAN * width) + index % along * SPAN) * 4
+        local = local // SPAN * width.to(tl.int32) + local % SPAN
+    valid = tl.where(tl.load(values + 2) != 0.0, tl.load(row + 3) - start, 0)
     offsets = local[:, None] * 4 + tl.arange(0, 4)[None, :]
-    block = (index * (TILE // 4)).to(tl.uint32) + local.to(tl.uint32)
+    block = (start // 4).to(tl.uint32) + local.to(tl.uint32)
     theta += source + start
     inside = inside_of(local, valid, QUADS)
     old = tl.load(theta + offsets, mask=inside, other=0.0).to(tl.float32)
@@ -210,7 +215,8 @@ def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, h
     c1, c3 = tl.load(row + 4).to(tl.uint32), tl.load(row + 5).to(tl.uint32)
     if GROUPS:
         first, columns, numel = tl.load(row + 1), tl.load(row + 11), tl.load(row + 3)
-        g = low_rank(numbers, weights, first, columns, numel, start, local, inside, GROUPS, RANK, SCALE)
+        g = low_rank(numbers, weights, first, columns, width, numel, start, local, inside, GROUPS, RANK, SCALE,
+                     TILE // 4 // SPAN, SPAN)  # fmt: skip
     else:
         g = directions(block, c1, step, draw | c3, k0, k1, ROUNDS, FAST, SIGNS) * tl.load(values + 1)
     hyper = hypers + tl.load(row + 6) * HYPERS

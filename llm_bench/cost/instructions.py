@@ -34,7 +34,7 @@ def kernels() -> dict[str, dict[str, Any]]:
     """
     from helene.kernels import methods, perturb
     from helene.kernels import update as updates
-    from helene.kernels.tiles import NUM_FIELDS, STATE_TILE, TILE
+    from helene.kernels.tiles import NUM_FIELDS, SPAN, STATE_TILE, TILE
 
     table = {"WIDTH": NUM_FIELDS, "ALIGNED": True, "QUADS": True}
     drawn = {"ROUNDS": noise.ROUNDS, "FAST": True, "SIGNS": False}
@@ -52,7 +52,7 @@ def kernels() -> dict[str, dict[str, Any]]:
         (first, s0), (second, s1) = (_STATE[kind] for kind in kinds)
         pointers = {"theta": "*bf16", "s0": s0, "s1": s1}
         pointers |= dict.fromkeys(("s0_scales", "s1_scales", "numbers", "weights"), "*fp32")
-        constants = {"GROUPS": 0, "RANK": 0, "SCALE": 1.0, "HYPERS": methods.NUM_HYPERS, "METHOD": method}
+        constants = {"GROUPS": 0, "RANK": 0, "SCALE": 1.0, "SPAN": SPAN, "HYPERS": methods.NUM_HYPERS, "METHOD": method}
         constants |= {"KIND0": first, "KIND1": second, "STOCHASTIC": True}
         constants |= {"ROUNDING_DRAW": noise.ROUNDING_DRAW, "STATE_DRAW": noise.STATE_DRAW}
         found[name] = _count(updates.update, pointers, {**table, **drawn, **constants}, tile)

@@ -89,7 +89,7 @@ def test_captured_steps_are_the_plain_ones(make: Any, dtype: torch.dtype, twice:
 def test_an_update_is_the_generic_loops(groups: int, rank: int, momentum: float, dtype: torch.dtype) -> None:
     """Two steps: sums of groups · rank products in another order, so some ulp of an update that 0.2 bounds."""
     options: dict[str, Any] = {"groups": groups, "rank": rank, "momentum": momentum, "weight_decay": 0.1}
-    shapes = [(33, 100), (5,), (4096,), (2, 1028), (300, 257)]
+    shapes = [(33, 100), (5,), (4096,), (2, 1028), (300, 257), (64, 640)]
     made = [with_state(GroupedMeZO, shapes, dtype, "cuda", rounding="stochastic", **options) for _ in range(2)]
     for step in range(2):
         weights = [0.1 * (-1) ** g / (1 + g + step) for g in range(groups)]
