@@ -158,16 +158,36 @@ class BatchStep:
         assert self._copies is not None
         return any(i in call.owned for call in self._copies.schedule.calls for i in indices)
 
-    def compile(self) -> None:
+    def compile(self, compiled: Compiled) -> Exception | None:
         """Compile both forwards for this shape, which a capture cannot, and compare the losses with plain ones.
 
+        Returns:
+            What speaks against it: an error of the compiler, or losses that differ by more than rounding.
+
         Raises:
-            Exception: What the compiler raises.
-            RuntimeError: If losses differ by more than rounding.
+            Exception: What the forwards raise as they are.
         """
-        plain = self._pair()(self._run, watched=False)[:2]
-        compiled = self._pair()(self._run, watched=False, compiled=self.shared.compiled)[:2]
-        check_agreement(self.shared.model, *([float(loss) for loss in losses] for losses in (plain, compiled)))
+        plain = self._again()
+
+        def run() -> Any:
+            with compiled.compiling():  # here, for it holds for the thread
+                return self._run()
+
+        try:
+            made = self._pair()(run, watched=False, compiled=compiled)[:2]
+            check_agreement(self.shared.model, *([float(loss) for loss in losses] for losses in (plain, made)))
+        except Exception as error:
+            return error
+        return None
+
+    def _again(self) -> tuple[Any, Any]:
+        """Both losses, reads of the parameters not watched."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._pair()(self._run, watched=False)[:2]
+            except Changed:
+                self._calls = self._copies = None
+        raise ValueError(_UNPREDICTABLE)
 
     def record(self, update: Callable[[], None], apart: bool, repeat: bool) -> None:
         """Record the forwards and what follows them.

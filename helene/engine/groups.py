@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from helene.engine import batches
 from helene.engine.engine import Loss, on_device
@@ -29,8 +28,8 @@ class GroupEngine:
     replay, to where the graph reads them. Without a GPU, or where a forward cannot be captured, steps run without a
     graph; `mode` and `reason` tell.
 
-    With ``twice`` one forward of the doubled batch gives both sides, in half as many launches. Where its losses differ
-    from two forwards' by more than rounding, there are two, with a warning.
+    With ``doubled`` one forward of a batch that holds its examples twice gives both sides, in half as many launches.
+    Where that raises, or its losses differ from two forwards' by more than rounding, there are two, with a warning.
 
     Args:
         model: The module whose forward the loss runs. Its parameters stay where they are.
@@ -38,7 +37,8 @@ class GroupEngine:
         loss: ``loss(model, batch)`` gives the loss of each example, or of each group.
         capture: Whether to use CUDA graphs. "repeat" makes the calls anew in the place of a replay: for tests on a
             machine without a GPU.
-        twice: Makes of a batch one that holds its examples two times, such as `repeated`.
+        doubled: For batches that are dicts whose tensors all have examples, rows or the like on their first axis: which
+            of them are indices, and into the first axis of which others, ``{}`` where none is. The rest is repeated.
         max_shapes: Shapes whose captured forwards are kept.
 
     Attributes:
@@ -56,7 +56,7 @@ class GroupEngine:
         loss: Loss,
         *,
         capture: bool | Literal["repeat"] = True,
-        twice: Callable[[Any], Any] | None = None,
+        doubled: Mapping[str, str] | None = None,
         max_shapes: int = 16,
     ) -> None:
         if not isinstance(optimizer, GroupedMeZO):
@@ -64,7 +64,7 @@ class GroupEngine:
         if max_shapes < 1:
             raise ValueError(f"max_shapes must be 1 or above, got {max_shapes!r}")
         self.model, self.optimizer, self.loss, self._max_shapes = model, optimizer, loss, max_shapes
-        self._twice = twice
+        self._indices = None if doubled is None else dict(doubled)
         self._device = optimizer.targets[0].tensor.device
         self._repeat, self._refused = capture == "repeat", ""
         if not capture:
@@ -89,7 +89,7 @@ class GroupEngine:
     @property
     def doubled(self) -> bool:
         """Whether one forward of the doubled batch gives both sides, as far as is known."""
-        return self._twice is not None and self.optimizer.param_groups[0]["groups"] > 1
+        return self._indices is not None and self.optimizer.param_groups[0]["groups"] > 1
 
     def flush(self) -> None:
         """Nothing is under way between steps."""
@@ -155,22 +155,24 @@ class GroupEngine:
             factors.forget()
             return torch.stack(sides)
 
+        of_both = probe.twin()  # so that what it notes stays its own
+
         def together() -> Tensor:
-            assert self._twice is not None
-            twice = self._twice
             factors.forget()
-            both: Tensor = probe.losses(lambda: self.loss(self.model, twice(static.batch)), Mirrored(factors), eps)
+            batch = twice(static.batch, self._indices or {})
+            both: Tensor = of_both.losses(lambda: self.loss(self.model, batch), Mirrored(factors), eps)
             factors.forget()
             return both.view(2, -1)
 
         forwards = one_by_one
-        if self._twice is not None and factors.groups > 1:
+        if self.doubled:
+            plain = one_by_one().flatten().tolist()
             try:
-                check_agreement(self.model, *(sides().flatten().tolist() for sides in (one_by_one, together)))
+                check_agreement(self.model, plain, together().flatten().tolist())
                 forwards = together
-            except (RuntimeError, ValueError, IndexError) as err:
-                self._twice = None
-                warnings.warn(f"each side has a forward of its own: {str(err).splitlines()[0]}", stacklevel=5)
+            except Exception as error:
+                self._indices = None
+                warnings.warn(f"each side has a forward of its own: {_first_line(error)}", stacklevel=5)
         shape.static = static
         if self._repeat:
             shape.losses = forwards()
@@ -188,9 +190,17 @@ class GroupEngine:
             shape.refused = f"its forward cannot be captured: {str(err).splitlines()[0]}"
 
 
-def repeated(batch: Any) -> Any:
-    """A batch whose tensors have rows on their first axis, all of them two times; see ``twice`` of `GroupEngine`."""
-    return tree_map_only(Tensor, lambda x: torch.cat([x, x]) if x.dim() else x, batch)
+def twice(batch: Mapping[str, Any], indices: Mapping[str, str]) -> dict[str, Any]:
+    """A batch that holds its examples two times, one after the other; see ``doubled`` of `GroupEngine`."""
+    shifts = {name: len(batch[of]) for name, of in indices.items()}
+    return {
+        name: torch.cat([x, x + shifts.get(name, 0)]) if isinstance(x, Tensor) and x.dim() else x
+        for name, x in batch.items()
+    }
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 class _Shape:

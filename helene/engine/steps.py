@@ -153,8 +153,10 @@ class Steps:
         return loss
 
     def _record(self, shape: BatchStep, plan: StepPlan) -> None:
-        if self._shared.compiled is not None:
-            self._compile(shape)
+        compiled = self._shared.compiled
+        if compiled is not None and (refusal := shape.compile(compiled)) is not None:
+            self._shared.compiled = None
+            self._tell(f"forwards are captured as they are, not compiled: {_first_line(refusal)}")
         self._updates.prepare(plan)
         self._optimizer_watch.watch_state()
         ranks = self._ranks.size
@@ -170,13 +172,6 @@ class Steps:
         except Exception as error:
             shape.no_graph = f"the forward cannot be captured ({_first_line(error)})"
             self._tell(f"steps run without a CUDA graph: {shape.no_graph}")
-
-    def _compile(self, shape: BatchStep) -> None:
-        try:
-            shape.compile()
-        except Exception as error:
-            self._shared.compiled = None
-            self._tell(f"forwards are captured as they are, not compiled: {_first_line(error)}")
 
 
 def _first_line(error: BaseException) -> str:

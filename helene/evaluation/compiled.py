@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -12,12 +13,14 @@ from torch import nn
 from helene.evaluation.undo import Undo
 
 _TF32_ROUNDING = 2.0**-11
+_KINDS = 16  # of compiled code a block's class may have: each takes seconds
 
 
 class Compiled:
     """Compiled forwards of a model's repeated blocks, in the place of their own until undone.
 
-    A block is one module to the engine: what its parts hold is copied before it runs.
+    A block is one module to the engine: what its parts hold is copied before it runs. One whose parts have hooks is
+    left out: code that was compiled before a hook was added would be taken for its own.
 
     Args:
         model: The model; it stays as it is.
@@ -27,7 +30,7 @@ class Compiled:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.blocks = repeated_blocks(model)
+        self.blocks = [block for block in repeated_blocks(model) if not _hooked(block)]
         self._forwards: list[Any] = [torch.compile(block.forward, dynamic=True) for block in self.blocks]
 
     def put_on(self, undo: Undo) -> None:
@@ -35,6 +38,13 @@ class Compiled:
         for block, forward in zip(self.blocks, self._forwards, strict=True):
             undo.note(_restored(block))
             block.__dict__["forward"] = forward
+
+    def compiling(self) -> AbstractContextManager[None]:
+        """Inside, blocks that differ in more than weights and shapes may be of some kinds; of more it is an error."""
+        patch: AbstractContextManager[None] = torch._dynamo.config.patch(
+            recompile_limit=_KINDS, fail_on_recompile_limit_hit=True
+        )
+        return patch
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
@@ -54,19 +64,32 @@ def check_agreement(model: nn.Module, plain: Sequence[float], others: Sequence[f
     """Make sure that other forwards give the losses of plain ones, up to rounding.
 
     A forward is a chain of about as many roundings as it has modules; two forwards differ by four standard deviations
-    of that at most. Losses that are not finite say nothing.
+    of that at most. In 16 bits that is some percent of a loss. Plain losses that are not finite say nothing.
 
     Raises:
         RuntimeError: If they differ.
     """
-    parameter = next(model.parameters())
-    tf32 = parameter.is_cuda and parameter.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
-    rounding = _TF32_ROUNDING if tf32 else torch.finfo(parameter.dtype).eps / 2
+    pairs = [(a, b) for a, b in zip(plain, others, strict=True) if math.isfinite(a)]
     chain = sum(1 for part in model.modules() if not list(part.children()))
-    limit = 4.0 * rounding * math.sqrt(2.0 * chain) * max(map(abs, plain))
-    far = max(abs(a - b) for a, b in zip(plain, others, strict=True))
-    if math.isfinite(far) and far > limit:
-        raise RuntimeError(f"losses move by {far:.2g}, rounding by {limit:.2g} at most")
+    limit = 4.0 * _rounding(model) * math.sqrt(2.0 * chain) * max((abs(a) for a, _ in pairs), default=0.0)
+    for a, b in pairs:
+        if not abs(a - b) <= limit:
+            raise RuntimeError(
+                f"a loss is {b:.6g} in the place of {a:.6g}, and rounding moves it by {limit:.2g} at most"
+            )
+
+
+def _rounding(model: nn.Module) -> float:
+    """Half a unit in the last place of the coarsest dtype that a parameter has, or of TF32's products."""
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    found = [_TF32_ROUNDING for p in model.parameters() if tf32 and p.is_cuda and p.dtype == torch.float32]
+    found += [torch.finfo(p.dtype).eps / 2 for p in model.parameters() if p.is_floating_point()]
+    return max(found, default=torch.finfo(torch.float32).eps / 2)
+
+
+def _hooked(block: nn.Module) -> bool:
+    """Whether a module within has hooks; the block's own are called outside of its forward."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in block.modules() if part is not block)
 
 
 def _restored(block: nn.Module) -> Any:

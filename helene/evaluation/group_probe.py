@@ -83,6 +83,12 @@ class GroupProbe:
             self._seen.add(seen)
         return sides
 
+    def twin(self) -> GroupProbe:
+        """Another one, for other forwards of the same batches: it knows the embeddings whose places all rows share."""
+        made = GroupProbe(self.targets, self._model)
+        made._shared |= self._shared
+        return made
+
     def look_again(self) -> None:
         """Check the next evaluation as the first one was."""
         self._seen.clear()

@@ -306,6 +306,10 @@ def profile(arguments: argparse.Namespace) -> int:
 
 def measure(arguments: argparse.Namespace) -> int:
     """Measure what this machine takes, and keep it as records."""
+    try:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise ValueError(f"{err}; --out is a folder that is made where it is missing") from err
     return int(importlib.import_module(f"llm_bench.cost.{_MEASURED[arguments.what]}").main(arguments))
 
 

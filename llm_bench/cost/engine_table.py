@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from helene import GroupedMeZO, Helene, MeZO, noise
 from helene.engine import Engine
-from helene.engine.groups import GroupEngine, repeated
+from helene.engine.groups import GroupEngine
 from helene.lab.runs.provenance import provenance
 from helene.lab.runs.store import Record, Store
 from llm_bench.cost import kernel_timing, timeline
@@ -195,9 +195,7 @@ def alone(recorder: Recorder, rows: int, length: int, arguments: argparse.Namesp
             _prepare(model, name.partition(":")[0])
         made: Any = optimizer(model)
         engine: Any = (
-            GroupEngine(model, made, row_losses, twice=repeated)
-            if name == GROUPED
-            else Engine(model, made, language_loss)
+            GroupEngine(model, made, row_losses, doubled={}) if name == GROUPED else Engine(model, made, language_loss)
         )
         floor = CapturedForwards(partial(language_loss, model, batch))
         pair = {"two forwards": Contestant(floor), name: Contestant(partial(engine.step, batch))}

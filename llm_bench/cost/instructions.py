@@ -7,6 +7,8 @@ do. Counts are static: both sides of a branch count, and a loop counts once.
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
 import re
 import subprocess
 import tempfile
@@ -90,12 +92,20 @@ def _count(kernel: Any, pointers: dict[str, str], constants: dict[str, Any], til
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Count, print, and write ``instructions.jsonl``."""
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    """Count, print, and write ``instructions.jsonl``.
+
+    Raises:
+        ValueError: If there is no triton, or it interprets.
+    """
+    if importlib.util.find_spec("triton") is None:
+        raise ValueError("the kernels' compiler is missing: pip install triton")
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        raise ValueError("TRITON_INTERPRET is 1, so that no machine code is made; unset it")
+    found, origin = kernels(), provenance()
     with Store(arguments.out / "instructions.sqlite") as store:
-        for name, result in kernels().items():
+        for name, result in found.items():
             config = {"part": "instructions", "contestant": name, "target": "sm_90", "dtype": "bfloat16"}
-            store.put(Record.of(EXPERIMENT, config, {"status": "reached", **result}, provenance()))
+            store.put(Record.of(EXPERIMENT, config, {"status": "reached", **result}, origin))
             print(f"{name:40s} {result['instructions']:6.1f} an element, {result['registers']} registers", flush=True)
         store.export_jsonl(arguments.out / "instructions.jsonl", EXPERIMENT)
     return 0

@@ -125,10 +125,7 @@ def packed(batch: Batch, total: int) -> Batch:
     return {**batch, **moved, "places": places, "slots": slots.view_as(mask)}
 
 
-def twice(batch: Batch) -> Batch:
-    """The batch with its examples two times, one after the other; rows alone, see `packed`."""
-    shifts = {"site_rows": len(batch["input_ids"]), "option_sites": len(batch["site_rows"])}
-    return {name: torch.cat([tensor, tensor + shifts.get(name, 0)]) for name, tensor in batch.items()}
+INDICES = {"site_rows": "input_ids", "option_sites": "site_rows"}  # entries that are indices, and into which others
 
 
 def to_device(batch: Batch, device: torch.device | str) -> Batch:

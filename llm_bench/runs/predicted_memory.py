@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from llm_bench.data.batches import COARSE_OPTION, COARSE_SITES, PAD_TO, multiple_of, twice
+from llm_bench.data.batches import COARSE_OPTION, COARSE_SITES, INDICES, PAD_TO, multiple_of
 from llm_bench.evaluation.scoring import LOSSES
 from llm_bench.models import attention
 from llm_bench.models.live_bytes import fused_attention
@@ -39,6 +39,8 @@ def predict_run(config: RunConfig, source: str | os.PathLike[str]) -> Prediction
     """
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+    from helene.engine.groups import twice
+
     auto = AutoModelForCausalLM if config.kind == "causal" else AutoModelForMaskedLM
     with torch.device("meta"):
         module = auto.from_config(_config(source), dtype=DTYPES[config.dtype], attn_implementation=attention.NAME)
@@ -59,7 +61,7 @@ def predict_run(config: RunConfig, source: str | os.PathLike[str]) -> Prediction
     task = get_task(config.task, config.kind)
     batch = _typical_batch(config, task)
     if config.engine and methods.takes_examples(config.method):
-        batch = twice(batch)
+        batch = twice(batch, INDICES)
     return predict(module, LOSSES[task.loss], batch, factory, engine=bool(config.engine))
 
 

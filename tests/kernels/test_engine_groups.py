@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from helene import GroupedMeZO, MeZO, Trajectory
-from helene.engine.groups import GroupEngine, repeated
+from helene.engine.groups import GroupEngine
 from tests.optimizers.groups.grouped_models import VOCABULARY, Plain, made
 
 
@@ -62,7 +62,7 @@ def test_one_forward_of_the_doubled_batch_gives_both_sides():
     model = made(Plain, torch.float64)
     twin, calls = copy.deepcopy(model), []
     first, second = (GroupedMeZO(m.named_parameters(), 0.1, groups=3, eps=1e-2) for m in (model, twin))
-    engine = GroupEngine(model, first, lambda m, b: losses(m, noted(calls, b)), capture="repeat", twice=repeated)
+    engine = GroupEngine(model, first, lambda m, b: losses(m, noted(calls, b)), capture="repeat", doubled={})
     for step in range(1, 8):
         batch = batch_of(step, 5 if step % 3 else 4)
         calls.clear()
@@ -81,23 +81,47 @@ def noted(calls, batch):
     return batch
 
 
-def test_a_doubled_batch_with_other_losses_is_not_used():
-    model = made(Plain, torch.float64)
+class Rated(torch.nn.Module):
+    """Ratings of users and items: an embedding of one index a row."""
+
+    def __init__(self):
+        super().__init__()
+        self.users, self.items = torch.nn.Embedding(20, 8), torch.nn.Embedding(30, 8)
+
+    def forward(self, users, items):
+        return (self.users(users) * self.items(items)).sum(dim=-1)
+
+
+@pytest.mark.parametrize("fault", ["nan", "other", "raises", "shape"])
+def test_a_doubled_batch_that_does_not_do_is_told_and_done_without(fault):
+    """The trajectory is then to the bit that of two forwards; nothing of the trial stays."""
+    torch.manual_seed(0)
+    model = Rated().double()
     twin = copy.deepcopy(model)
     first, second = (GroupedMeZO(m.named_parameters(), 0.1, groups=3, eps=1e-2) for m in (model, twin))
+    faults = {"nan": lambda x: x * torch.nan, "other": lambda x: x.flip(0), "raises": lambda x: x.no_such_thing}
 
-    def backwards(batch):
-        return {name: torch.cat([x, x.flip(0)]) for name, x in batch.items()}
+    def rated(model, batch):
+        users = batch["users"].repeat(2) if fault == "shape" and len(batch["users"]) > 6 else batch["users"]
+        squares = (model(users, batch["items"]) - batch["ratings"]).square()
+        return faults[fault](squares) if fault in faults and len(squares) > 6 else squares
 
-    engine = GroupEngine(model, first, losses, capture="repeat", twice=backwards)
-    engine.step(batch_of(1))
-    second.step(lambda: losses(twin, batch_of(1)))
-    with pytest.warns(UserWarning, match="each side has a forward of its own: losses move by"):
-        engine.step(batch_of(2))
-    second.step(lambda: losses(twin, batch_of(2)))
+    def rows(step):
+        generator = torch.Generator().manual_seed(step)
+        users, items = torch.randint(0, 20, (2, 6), generator=generator)
+        return {"users": users, "items": items, "ratings": torch.randn(6, generator=generator, dtype=torch.float64)}
+
+    engine = GroupEngine(model, first, rated, capture="repeat", doubled={})
+    for step in range(1, 6):
+        if step == 2:
+            with pytest.warns(UserWarning, match="each side has a forward of its own: "):
+                engine.step(rows(step))
+        else:
+            engine.step(rows(step))
+        second.step(lambda step=step: rated(twin, rows(step)))
+        assert all(map(torch.equal, model.parameters(), twin.parameters()))
     assert engine.mode == "graph"
     assert not engine.doubled
-    assert all(map(torch.equal, model.parameters(), twin.parameters()))
 
 
 def test_a_loss_that_is_not_finite_moves_nothing_and_the_run_goes_on():

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from llm_bench.data.batches import Batch, twice
+from llm_bench.data.batches import INDICES, Batch
 from llm_bench.runs import methods
 
 Loss = Callable[[Any, Batch], Tensor]
@@ -90,7 +90,7 @@ class EngineStepper(_OfBatches):
         super().__init__(module, optimizer, loss)
         if "groups" in optimizer.defaults:
             groups = importlib.import_module("helene.engine.groups")
-            self.engine = groups.GroupEngine(module, optimizer, loss, twice=twice)
+            self.engine = groups.GroupEngine(module, optimizer, loss, doubled=INDICES)
         else:
             self.engine = importlib.import_module("helene.engine").Engine(module, optimizer, loss, compile=compiled)
 

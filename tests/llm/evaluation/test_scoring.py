@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from llm_families import CAUSAL, MASKED, make
 from torch.nn import functional as F
 
-from llm_bench.data.batches import collate, twice
+from helene.engine.groups import twice
+from llm_bench.data.batches import INDICES, collate
 from llm_bench.data.encode import Encoded, encode
 from llm_bench.data.folder import read_split
 from llm_bench.evaluation.evaluate import PADDING, ScoredRow, batches, evaluate, forget, score
@@ -137,7 +138,7 @@ def test_a_batch_that_holds_its_examples_twice_has_their_losses_twice(family, to
             encoded = [example.only_gold() for example in encoded]
         batch = collate(encoded, model.pad_id, model.side, labels=task.loss == "classification", coarse=True)
         with torch.no_grad():
-            once, doubled = (EXAMPLE_LOSSES[task.loss](model.module, b) for b in (batch, twice(batch)))
+            once, doubled = (EXAMPLE_LOSSES[task.loss](model.module, b) for b in (batch, twice(batch, INDICES)))
         torch.testing.assert_close(doubled, torch.cat([once, once]), rtol=1e-12, atol=0)
 
 
