@@ -39,7 +39,6 @@ HELENE: dict[str, Any] = {"anneal_horizon": 10_000, "batch_size": 16, "interval"
 def main(arguments: argparse.Namespace) -> int:
     """Run the parts asked for."""
     parts = arguments.parts.split(",")
-    arguments.out.mkdir(parents=True, exist_ok=True)
     with Store(arguments.out / "engine.sqlite") as store:
         recorder = Recorder(store, arguments.shape)
         if "micro" in parts:

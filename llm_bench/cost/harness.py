@@ -129,7 +129,6 @@ def main(arguments: argparse.Namespace) -> int:
     name, _, folder = arguments.model.rpartition("=")
     name = name or Path(folder).name
     env = environment(arguments.data, models={name: folder}, device=arguments.device)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     with Store(arguments.out / "harness.sqlite") as store:
         for dtype in ("float32", "bfloat16"):
             config = configured(name, arguments.device, dtype)

@@ -81,7 +81,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _write(arguments: argparse.Namespace, device: torch.device, results: list[tuple[dict[str, Any], Any]]) -> None:
-    arguments.out.mkdir(parents=True, exist_ok=True)
     origin = provenance()
     with Store(arguments.out / "parallel.sqlite") as store:
         for config, result in results:

@@ -95,7 +95,6 @@ def difference(found: Sequence[float], exact: Sequence[float]) -> dict[str, floa
 def main(arguments: argparse.Namespace) -> int:
     """Measure; returns 0."""
     check_device(arguments.device)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     folders, names = (dict(word.split("=", 1) for word in words) for words in (arguments.model, arguments.names))
     sources = {names.get(kind, kind): folder for kind, folder in folders.items()}
     env = environment(arguments.data, models=sources, device=arguments.device, pretrained=not arguments.random_models)
