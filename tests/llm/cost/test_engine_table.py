@@ -18,7 +18,7 @@ class Plain:
 
     mode, reason = "plain", "a stand-in"
 
-    def __init__(self, model: Any, optimizer: Any, loss: Any) -> None:
+    def __init__(self, model: Any, optimizer: Any, loss: Any, doubled: Any = None) -> None:
         self.step = lambda batch: optimizer.step(lambda: loss(model, batch))
 
 
