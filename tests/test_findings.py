@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from statistics import fmean, median
@@ -13,6 +14,7 @@ import pytest
 from helene.lab.runs.records import read_jsonl
 from helene.steps.gradient_noise import gain
 from llm_bench.cost.instructions import PER_SECOND
+from llm_bench.models.shapes import num_parameters
 from llm_bench.protocol import speed
 from llm_bench.report import sensitivity
 from tools import learned, steps_picture
@@ -168,7 +170,7 @@ def test_the_page_on_the_engine():
 
 def test_what_bounds_a_step():
     """Least times from counts of instructions and bytes; measured ones from the profile and the part "overlap"."""
-    profile, size = json.loads((LLM / "profile-h200.json").read_text(encoding="utf-8")), 1_315_758_080
+    profile, size = json.loads((LLM / "profile-h200.json").read_text(encoding="utf-8")), num_parameters("opt-1.3b")
     least, busy = profile["mezo"]["floors"], {name: profile[name]["busy"]["update"] for name in ("mezo", "helene")}
     (overlap,) = (r.result for r in read_jsonl(LLM / "engine" / "h200.jsonl") if r.config["part"] == "overlap")
     copies = overlap["seconds"]["copies"]["median_seconds"] * size / 2**28
@@ -191,7 +193,15 @@ def test_what_bounds_a_step():
     rounds = counts["both copies"] - counts["both copies, no rounds of the generator"]
     text = (ROOT / "docs/findings/engine.md").read_text(encoding="utf-8")
     assert f"The generator takes {rounds:.0f} of a draw's instructions." in text
-    assert f"would take {1e3 * rounds / 2 * size / 32 / PER_SECOND:.1f} ms less" in text
+    less, step = 1e3 * rounds / 2 * size / 32 / PER_SECOND, milliseconds("engine/h200")
+    assert f"would take {less:.1f} ms less" in text
+    assert f"That is {less / step['MeZO'][0]:.0%} of a step".replace("%", " %") in text
+    floor, update = step["two forwards"][0], 1e3 * counts["MeZO update"] * size / 32 / PER_SECOND
+    for target, method in ((1.2, "MeZO's"), (1.35, "HELENE's")):  # of the table above
+        assert f"{method} target" in text
+        assert f"{target * floor:.1f} ms" in text
+    assert f"leaves {1.2 * floor - floor - update:.1f} ms for the copies beside forwards ({floor:.1f})" in text
+    assert floor + 1e3 * busy["helene"] > 1.35 * floor
 
 
 PADDED = {  # of the page on the engine: tasks and the rows that a step of theirs was measured with
@@ -250,9 +260,12 @@ def test_what_packing_brings():
 
 def test_what_compiled_layers_bring():
     page, seconds = "docs/findings/engine.md", dict[tuple[str, int, str], float]()
+    capture: dict[tuple[str, int], float] = {}
     for record in read_jsonl(LLM / "engine" / "h200-compiled.jsonl"):
         c = record.config
         seconds[c["model"], c["length"], c["contestant"]] = record.result["median_seconds"]
+        if record.result.get("compiled"):
+            capture[c["model"], c["length"]] = record.result["capture_seconds"]
     shapes = {"Gemma 3 270M": "gemma3-270m", "OPT-1.3B": "opt-1.3b"}
     rows = []
     for name, shape in shapes.items():
@@ -261,6 +274,11 @@ def test_what_compiled_layers_bring():
             cells = [f"{1e3 * plain:.1f}", f"{1e3 * compiled:.1f}", f"{compiled / plain:.2f}"]
             rows.append([f"{name}, 16 x {length}", *cells])
     assert table(page, "| ms | as it is | compiled")[1:] == rows
+    text = (ROOT / page).read_text(encoding="utf-8")
+    captures = [capture["gemma3-270m", 64], capture["opt-1.3b", 64]]
+    assert "takes {:.0f} seconds (Gemma) and {:.0f} (OPT)".format(*captures) in text
+    assert all(0.5 <= capture[shape, 256] < 1.5 for shape in shapes.values())  # "about a second"
+    assert f"{min(captures):.0f} to {max(captures):.0f} seconds" in (ROOT / "docs" / "engine.md").read_text("utf-8")
     ratios = [row[3] for row in rows[:2]]
     assert f"Gemma's steps take {ratios[0]} to {ratios[1]} times" in (ROOT / "docs" / "engine.md").read_text("utf-8")
 
@@ -418,6 +436,10 @@ def test_what_counts_as_learned():
     assert (row.error, row.learned("mezo"), row.learned("helene")) == (0.05, False, None)
     row.results["mezo"] = [0.7, 0.81]
     assert row.learned("mezo")
+    chance = 0.5 + 2 * math.sqrt(1 / 300)  # of 100 rows, half of each kind
+    for auc, learned_it in ((chance - 1e-6, False), (chance + 1e-6, True)):
+        row.aucs["mezo"] = [auc, auc]
+        assert row.learned("mezo") is learned_it
 
 
 def test_the_readmes_headline():

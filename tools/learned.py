@@ -70,8 +70,8 @@ class Row:
     def learned(self, method: str) -> bool | None:
         """Whether its mean is two standard errors above the untrained model and a bias; None where it was not run.
 
-        Of two options the AUC must be above a half as well, by two of its standard errors at chance: accuracy alone
-        rises where a method learns which answer is frequent.
+        Of two options the AUC must be above a half as well, by two of its standard errors at chance (of two classes
+        of one size): accuracy alone rises where a method learns which answer is frequent.
         """
         if method not in self.results:
             return None

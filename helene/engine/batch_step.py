@@ -17,7 +17,8 @@ from helene.engine.lanes import Worker
 from helene.engine.pair import Pair, Streams, check_independence
 from helene.engine.schedule import Call, Changed, Schedule, schedule_of, trace
 from helene.engine.updates import Updates
-from helene.evaluation.compiled import Compiled, check_agreement
+from helene.evaluation.agreement import check_agreement
+from helene.evaluation.compiled import Compiled
 from helene.evaluation.directions import Direction, Target
 from helene.evaluation.probe import one_number
 from helene.evaluation.reads import DRAWS, random_states, reads_none

@@ -62,6 +62,20 @@ def pad_to_bucket(batch: Any, buckets: Sequence[int], padding: Mapping[str, int]
     return padded
 
 
+def twice(batch: Mapping[str, Any], indices: Mapping[str, str]) -> dict[str, Any]:
+    """A batch that holds its examples two times, one after the other.
+
+    Args:
+        batch: Its tensors have examples, rows or the like on their first axis.
+        indices: Entries that are indices, and into the first axis of which others.
+    """
+    shifts = {name: len(batch[of]) for name, of in indices.items()}
+    return {
+        name: torch.cat([x, x + shifts.get(name, 0)]) if isinstance(x, Tensor) and x.dim() else x
+        for name, x in batch.items()
+    }
+
+
 class Static:
     """The tensors of one layout at fixed addresses on a device."""
 

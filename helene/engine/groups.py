@@ -10,11 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from helene.engine import batches
+from helene.engine import batches, reasons
 from helene.engine.engine import Loss, on_device
 from helene.engine.graphs import Recorded, Repeated, capturing, give_up
 from helene.engine.watch import ModelWatch, OptimizerWatch
-from helene.evaluation.compiled import check_agreement
+from helene.evaluation.agreement import check_agreement
 from helene.evaluation.factors import Factors, Mirrored
 from helene.optimizers.grouped import GroupedMeZO
 from helene.steps.plan import StepPlan
@@ -159,7 +159,7 @@ class GroupEngine:
 
         def together() -> Tensor:
             factors.forget()
-            batch = twice(static.batch, self._indices or {})
+            batch = batches.twice(static.batch, self._indices or {})
             both: Tensor = of_both.losses(lambda: self.loss(self.model, batch), Mirrored(factors), eps)
             factors.forget()
             return both.view(2, -1)
@@ -172,7 +172,7 @@ class GroupEngine:
                 forwards = together
             except Exception as error:
                 self._indices = None
-                warnings.warn(f"each side has a forward of its own: {_first_line(error)}", stacklevel=5)
+                warnings.warn(f"each side has a forward of its own: {reasons.first_line(error)}", stacklevel=5)
         shape.static = static
         if self._repeat:
             shape.losses = forwards()
@@ -187,20 +187,7 @@ class GroupEngine:
         except RuntimeError as err:
             self._pool, shape.static = None, None
             give_up([graph], here)
-            shape.refused = f"its forward cannot be captured: {str(err).splitlines()[0]}"
-
-
-def twice(batch: Mapping[str, Any], indices: Mapping[str, str]) -> dict[str, Any]:
-    """A batch that holds its examples two times, one after the other; see ``doubled`` of `GroupEngine`."""
-    shifts = {name: len(batch[of]) for name, of in indices.items()}
-    return {
-        name: torch.cat([x, x + shifts.get(name, 0)]) if isinstance(x, Tensor) and x.dim() else x
-        for name, x in batch.items()
-    }
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+            shape.refused = f"its forward cannot be captured: {reasons.first_line(err)}"
 
 
 class _Shape:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from helene.engine.reasons import first_line
 from helene.evaluation.directions import Target
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -44,7 +45,7 @@ class Ranks:
             dist.all_reduce(numbers, op=how, group=self.group)
         except RuntimeError as error:
             raise RuntimeError(
-                f"rank {self.rank} could not exchange {what} ({_first_line(error)}): another rank has probably died; "
+                f"rank {self.rank} could not exchange {what} ({first_line(error)}): another rank has probably died; "
                 "parameters are those of the step before, start all ranks again from a checkpoint"
             ) from error
 
@@ -110,7 +111,3 @@ def fingerprint(tensor: Tensor) -> Tensor:
 
 def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

@@ -54,3 +54,9 @@ def not_fused(targets: Sequence[Target]) -> str:
     if slow:
         return slow[0]
     return "" if all(t.tensor.is_contiguous() for t in targets) else "a parameter is not contiguous"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

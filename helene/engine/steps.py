@@ -13,6 +13,7 @@ from helene import functional
 from helene.engine.batch_step import BatchStep, Shared
 from helene.engine.batches import Layout
 from helene.engine.ranks import Ranks
+from helene.engine.reasons import first_line
 from helene.engine.watch import ModelWatch, OptimizerWatch
 from helene.evaluation.probe import scalar_loss, strangers
 from helene.evaluation.reads import BufferWatch
@@ -156,7 +157,7 @@ class Steps:
         compiled = self._shared.compiled
         if compiled is not None and (refusal := shape.compile(compiled)) is not None:
             self._shared.compiled = None
-            self._tell(f"forwards are captured as they are, not compiled: {_first_line(refusal)}")
+            self._tell(f"forwards are captured as they are, not compiled: {first_line(refusal.__context__ or refusal)}")
         self._updates.prepare(plan)
         self._optimizer_watch.watch_state()
         ranks = self._ranks.size
@@ -170,10 +171,5 @@ class Steps:
         except ValueError:
             raise
         except Exception as error:
-            shape.no_graph = f"the forward cannot be captured ({_first_line(error)})"
+            shape.no_graph = f"the forward cannot be captured ({first_line(error.__context__ or error)})"
             self._tell(f"steps run without a CUDA graph: {shape.no_graph}")
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error.__context__ or error).strip().splitlines()
-    return lines[0][:160] if lines else type(error).__name__

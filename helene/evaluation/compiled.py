@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,7 +10,6 @@ from torch import nn
 
 from helene.evaluation.undo import Undo
 
-_TF32_ROUNDING = 2.0**-11
 _KINDS = 16  # of compiled code a block's class may have: each takes seconds
 
 
@@ -58,33 +55,6 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
             found += module
             inside |= {part for block in module for part in block.modules()}
     return list(dict.fromkeys(found))
-
-
-def check_agreement(model: nn.Module, plain: Sequence[float], others: Sequence[float]) -> None:
-    """Make sure that other forwards give the losses of plain ones, up to rounding.
-
-    A forward is a chain of about as many roundings as it has modules; two forwards differ by four standard deviations
-    of that at most. In 16 bits that is some percent of a loss. Plain losses that are not finite say nothing.
-
-    Raises:
-        RuntimeError: If they differ.
-    """
-    pairs = [(a, b) for a, b in zip(plain, others, strict=True) if math.isfinite(a)]
-    chain = sum(1 for part in model.modules() if not list(part.children()))
-    limit = 4.0 * _rounding(model) * math.sqrt(2.0 * chain) * max((abs(a) for a, _ in pairs), default=0.0)
-    for a, b in pairs:
-        if not abs(a - b) <= limit:
-            raise RuntimeError(
-                f"a loss is {b:.6g} in the place of {a:.6g}, and rounding moves it by {limit:.2g} at most"
-            )
-
-
-def _rounding(model: nn.Module) -> float:
-    """Half a unit in the last place of the coarsest dtype that a parameter has, or of TF32's products."""
-    tf32 = torch.backends.cuda.matmul.allow_tf32
-    found = [_TF32_ROUNDING for p in model.parameters() if tf32 and p.is_cuda and p.dtype == torch.float32]
-    found += [torch.finfo(p.dtype).eps / 2 for p in model.parameters() if p.is_floating_point()]
-    return max(found, default=torch.finfo(torch.float32).eps / 2)
 
 
 def _hooked(block: nn.Module) -> bool:

@@ -25,7 +25,6 @@ TARGET = ("cuda", 90, 32)  # an H100's and H200's instructions
 PER_SECOND = 132 * 4 * 1.98e9  # instructions that an H200 issues at its highest clock
 _WARPS = 4
 _POINTERS = {"rows": "*i64", "owners": "*i32", "control": "*i64", "values": "*fp32", "hypers": "*fp32"}
-_STATE = {"none": (0, "*fp32"), "bf16": (2, "*bf16"), "signed": (3, "*i8"), "unsigned": (4, "*u8")}
 
 
 def kernels() -> dict[str, dict[str, Any]]:
@@ -38,6 +37,8 @@ def kernels() -> dict[str, dict[str, Any]]:
     from helene.kernels import update as updates
     from helene.kernels.tiles import NUM_FIELDS, SPAN, STATE_TILE, TILE
 
+    none, bf16 = (methods.NONE, "*fp32"), (methods.BFLOAT16, "*bf16")
+    signed, unsigned = (methods.SIGNED, "*i8"), (methods.UNSIGNED, "*u8")
     table = {"WIDTH": NUM_FIELDS, "ALIGNED": True, "QUADS": True}
     drawn = {"ROUNDS": noise.ROUNDS, "FAST": True, "SIGNS": False}
     copied = dict.fromkeys(("theta", "plus", "minus"), "*bf16")
@@ -47,11 +48,11 @@ def kernels() -> dict[str, dict[str, Any]]:
         "both copies, no rounds of the generator": _count(perturb.perturb, copied, {**both, "ROUNDS": 0}, TILE),
     }
     for name, method, kinds, tile in (
-        ("MeZO update", methods.SGD_PLAIN, ("none", "none"), TILE),
-        ("HELENE update, bf16 state", methods.HELENE, ("bf16", "bf16"), STATE_TILE),
-        ("HELENE update, 8-bit state", methods.HELENE, ("signed", "unsigned"), STATE_TILE),
+        ("MeZO update", methods.SGD_PLAIN, (none, none), TILE),
+        ("HELENE update, bf16 state", methods.HELENE, (bf16, bf16), STATE_TILE),
+        ("HELENE update, 8-bit state", methods.HELENE, (signed, unsigned), STATE_TILE),
     ):
-        (first, s0), (second, s1) = (_STATE[kind] for kind in kinds)
+        (first, s0), (second, s1) = kinds
         pointers = {"theta": "*bf16", "s0": s0, "s1": s1}
         pointers |= dict.fromkeys(("s0_scales", "s1_scales", "numbers", "weights"), "*fp32")
         constants = {"GROUPS": 0, "RANK": 0, "SCALE": 1.0, "SPAN": SPAN, "HYPERS": methods.NUM_HYPERS, "METHOD": method}

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from helene.evaluation.agreement import forward_rounding
 from llm_bench.data.batches import Batch, packed, to_device
 from llm_bench.data.encode import Encoded
 from llm_bench.evaluation.evaluate import score
@@ -24,7 +25,6 @@ from llm_bench.models.loading import LanguageModel, quiet
 from llm_bench.models.positions import SIDES, Side, accepts
 
 NEGLIGIBLE = 1e-3  # nats a token
-TF32_ROUNDING = 2.0**-11
 
 
 def choose_side(model: LanguageModel, examples: Sequence[Encoded]) -> dict[str, Any]:
@@ -79,8 +79,7 @@ def plain_scores(model: LanguageModel, examples: Sequence[Encoded]) -> tuple[lis
 
 
 def _limit(module: nn.Module, spread: float) -> float:
-    chain = sum(1 for part in module.modules() if not list(part.children()))
-    return NEGLIGIBLE + 4.0 * _rounding(module) * math.sqrt(2.0 * chain) * spread
+    return NEGLIGIBLE + forward_rounding(module) * spread
 
 
 def runs_packed(model: LanguageModel, batch: Batch) -> bool:
@@ -119,12 +118,6 @@ def _logits(model: LanguageModel, row: Tensor) -> Tensor:
 
 def _sum(likelihoods: Tensor, example: Encoded, option: Sequence[tuple[int, int]]) -> float:
     return sum(likelihoods[example.sites[site][1], token].item() for site, token in option)
-
-
-def _rounding(module: nn.Module) -> float:
-    parameter = next(module.parameters())
-    tf32 = parameter.is_cuda and torch.backends.cuda.matmul.allow_tf32
-    return max(torch.finfo(parameter.dtype).eps / 2, TF32_ROUNDING if tf32 else 0.0)
 
 
 @contextmanager

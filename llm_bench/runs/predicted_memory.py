@@ -39,7 +39,7 @@ def predict_run(config: RunConfig, source: str | os.PathLike[str]) -> Prediction
     """
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-    from helene.engine.groups import twice
+    from helene.engine.batches import twice
 
     auto = AutoModelForCausalLM if config.kind == "causal" else AutoModelForMaskedLM
     with torch.device("meta"):

@@ -15,7 +15,8 @@ from torch import nn
 from helene import MeZO
 from helene.engine import Engine
 from helene.evaluation import compiled as module
-from helene.evaluation.compiled import check_agreement, repeated_blocks
+from helene.evaluation.agreement import check_agreement
+from helene.evaluation.compiled import repeated_blocks
 
 RING = {"scratch_bytes": 1 << 16, "unit_bytes": 3000}
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from llm_families import CAUSAL, MASKED, make
 from torch.nn import functional as F
 
-from helene.engine.groups import twice
+from helene.engine.batches import twice
 from llm_bench.data.batches import INDICES, collate
 from llm_bench.data.encode import Encoded, encode
 from llm_bench.data.folder import read_split
