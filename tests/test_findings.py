@@ -363,6 +363,13 @@ def test_the_table_of_tunings():
         shown = ", ".join(f"{r.result['test']['metric']:.3f}" for r in tests)
         rows.append([name, str(len({r.config["lr"] for r in runs})), shown, f"{ms:.1f}"])
     assert table("docs/findings/language_models.md", "| MeZO tunes")[1:] == rows
+    tested = {r.config["tuning"]: r.config["lr"] for r in found if r.config["role"] == "test"}
+    largest = max(r.config["lr"] for r in found if r.config["tuning"] == "prefix")
+    assert (tested["lora"], tested["prefix"], largest) == (4e-4, 0.16, 0.16)
+    for page in ("README.md", "docs/choosing.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert "did best with 4e-4" in text
+        assert "with 0.16, the largest that was tried" in text
 
 
 def test_the_table_of_step_sizes():
