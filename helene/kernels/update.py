@@ -16,6 +16,7 @@ from helene.kernels import methods
 from helene.kernels.low_rank import low_rank
 from helene.kernels.perturb import inside_of, key_of
 from helene.kernels.philox import directions, words
+from helene.rules import precision
 
 _FLOAT32, _BFLOAT16 = tl.constexpr(methods.FLOAT32), tl.constexpr(methods.BFLOAT16)
 _SIGNED, _UNSIGNED = tl.constexpr(methods.SIGNED), tl.constexpr(methods.UNSIGNED)
@@ -23,6 +24,8 @@ _SGD, _SGD_PLAIN = tl.constexpr(methods.SGD), tl.constexpr(methods.SGD_PLAIN)  #
 _HELENE, _MOMENTUM = tl.constexpr(methods.HELENE), tl.constexpr(methods.MOMENTUM)
 _TORCH_SGD = tl.constexpr(methods.TORCH_SGD)
 _SIGN, _ADAM, _LION = tl.constexpr(methods.SIGN), tl.constexpr(methods.ADAM), tl.constexpr(methods.LION)
+_LEAST_SCALE = tl.constexpr(precision.LEAST_SCALE)
+_SIGNED_TOP, _UNSIGNED_TOP = tl.constexpr(precision.top_of(False)), tl.constexpr(precision.top_of(True))
 _ROWS = tl.constexpr(64)  # rows of four that share a scale: helene.rules.precision.BLOCK / 4
 
 
@@ -53,8 +56,8 @@ def _round_float16(x, random):
 
 @triton.jit
 def _top(KIND: tl.constexpr):
-    """Units of the largest code: 255⁴ or 127²."""
-    return 4228250625.0 if KIND == _UNSIGNED else 16129.0
+    """`helene.rules.precision.top_of`."""
+    return _UNSIGNED_TOP if KIND == _UNSIGNED else _SIGNED_TOP
 
 
 @triton.jit
@@ -63,7 +66,7 @@ def _encode(x, random, inside, KIND: tl.constexpr):
     size: tl.constexpr = x.shape[0]
     magnitude = tl.where(inside, tl.abs(x), 0.0)
     blocks = tl.reshape(tl.max(magnitude, axis=1), [size // _ROWS, _ROWS])
-    scales = tl.maximum(tl.max(blocks, axis=1)[:, None], 8.077935669463161e-28)  # 2^-90
+    scales = tl.maximum(tl.max(blocks, axis=1)[:, None], _LEAST_SCALE)
     scale = tl.reshape(tl.broadcast_to(scales, [size // _ROWS, _ROWS]), [size])[:, None]
     inverses = tl.div_rn(tl.full(scales.shape, _top(KIND), tl.float32), scales)
     inverse = tl.reshape(tl.broadcast_to(inverses, [size // _ROWS, _ROWS]), [size])[:, None]

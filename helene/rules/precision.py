@@ -16,7 +16,7 @@ STATE_DTYPES = ("float32", "bfloat16", "8bit")
 _KEPT = {torch.bfloat16: 7, torch.float16: 10}  # mantissa bits
 _SMALLEST_NORMAL = 2.0**-14  # of float16; below it the grid is even, as in the last binade
 _FLOAT16_GRID = 2.0**24
-_LEAST_SCALE = 2.0**-90  # 255⁴ over it is finite
+LEAST_SCALE = 2.0**-90  # 255⁴ over it is finite
 
 
 def round_stochastically(x: Tensor, words: Tensor, dtype: torch.dtype) -> Tensor:
@@ -61,9 +61,9 @@ def encode(x: Tensor, words: Tensor, nonnegative: bool) -> tuple[Tensor, Tensor]
     Returns:
         Codes (n,), int8 or uint8, and scales (ceil(n / BLOCK),), float32: a block's largest magnitude, at least 2^-90.
     """
-    size, top = x.numel(), _top(nonnegative)
+    size, top = x.numel(), top_of(nonnegative)
     blocks = torch.nn.functional.pad(x.abs(), (0, -size % BLOCK)).view(-1, BLOCK)
-    scales = blocks.amax(dim=1).clamp_min(_LEAST_SCALE)
+    scales = blocks.amax(dim=1).clamp_min(LEAST_SCALE)
     units = (blocks * (top / scales)[:, None]).view(-1)[:size].clamp_max(top)
     low = (units.sqrt().sqrt() if nonnegative else units.sqrt()).floor()
     here, gap = low * low, low + low + 1.0
@@ -81,7 +81,7 @@ def decode(codes: Tensor, scales: Tensor) -> Tensor:
     nonnegative = codes.dtype == torch.uint8
     code = codes.float()
     units = (code * code).square() if nonnegative else code * code.abs()
-    return units * (scales * (1.0 / _top(nonnegative))).repeat_interleave(BLOCK)[: codes.numel()]
+    return units * (scales * (1.0 / top_of(nonnegative))).repeat_interleave(BLOCK)[: codes.numel()]
 
 
 def state_bytes(size: int, dtype: str, wide: int = 4) -> int:
@@ -91,8 +91,8 @@ def state_bytes(size: int, dtype: str, wide: int = 4) -> int:
     return size * (2 if dtype == "bfloat16" else wide)
 
 
-def _top(nonnegative: bool) -> float:
-    """Units of the largest code."""
+def top_of(nonnegative: bool) -> float:
+    """Units of the largest 8-bit code."""
     return 255.0**4 if nonnegative else 127.0**2
 
 
