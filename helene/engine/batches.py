@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+Loss = Callable[[nn.Module, Any], Any]
 PADDING = {"input_ids": 0, "attention_mask": 0, "token_type_ids": 0, "labels": -100}
 
 
@@ -25,6 +27,11 @@ class Layout:
                 )
         parts = [(tuple(x.shape), x.dtype) if isinstance(x, Tensor) else ("value", repr(x)) for x in leaves]
         self.key = (str(self.spec), *parts)
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Inside, streams and graphs are those of the device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def plain(batch: Any) -> Any:

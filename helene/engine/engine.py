@@ -5,14 +5,14 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from helene.engine import batches, reasons
 from helene.engine.batch_step import Shared
+from helene.engine.batches import Loss, on_device
+from helene.engine.gradients import Gradients
 from helene.engine.lanes import Worker
 from helene.engine.pair import Streams
 from helene.engine.ranks import Ranks
@@ -22,8 +22,6 @@ from helene.engine.updates import Updates
 from helene.evaluation.compiled import Compiled
 from helene.steps.plan import StepPlan
 from helene.steps.zeroth import ZerothOrder
-
-Loss = Callable[[nn.Module, Any], Any]
 
 
 class Engine:
@@ -38,7 +36,8 @@ class Engine:
     The first step of a batch shape runs without a graph (it finds the order in which modules run, and checks that every
     trained parameter is read perturbed), the second is captured, later ones are replayed. Without a GPU or Triton, or
     where a forward cannot be captured, steps run without a graph; `mode` and `reason` tell. A step that estimates h by
-    a backward or from a minibatch of its own is made by ``optimizer.step``; those between are captured.
+    a backward or from a minibatch of its own has its update outside of the graph; a backward of the step's batch is a
+    graph too.
 
     With torch.distributed initialised (torchrun), each rank gives its share of the batch, all of one size, and ``loss``
     its mean; two numbers are exchanged a step.
@@ -106,6 +105,7 @@ class Engine:
         self._told: set[str] = set()
         self._mode = self._reason = self._plain_reason = ""
         self._loss = loss or _default_loss
+        self._gradients = Gradients(model, self._loss, optimizer.targets[0].tensor.device, capture, max_shapes)
         self._shared: Shared
         self._steps: Steps
         plan = optimizer.foresee()
@@ -120,7 +120,7 @@ class Engine:
 
     @loss.setter
     def loss(self, loss: Loss) -> None:
-        self._loss = self._shared.loss = loss
+        self._loss = self._shared.loss = self._gradients.loss = loss
 
     @property
     def mode(self) -> str:
@@ -190,9 +190,12 @@ class Engine:
         batch = batches.plain(batch)
         if self._buckets:
             batch = batches.pad_to_bucket(batch, self._buckets, self._padding, self._side)
-        if reason := self._plain_reason or reasons.apart(plan):
-            return self._plain(batch, curvature_closure, reason)
-        loss, self._mode, self._reason = self._steps.make(plan, batches.Layout(batch))
+        if self._plain_reason:
+            return self._plain(batch, curvature_closure)
+        if plan.source is not None:
+            self.optimizer.check_source(curvature_closure)
+        of_source = curvature_closure or self._gradients.of(batch)
+        loss, self._mode, self._reason = self._steps.make(plan, batches.Layout(batch), of_source)
         return loss
 
     def flush(self) -> None:
@@ -242,13 +245,10 @@ class Engine:
         elif no_graph and not repeat:
             self._tell(f"steps run without a CUDA graph: {no_graph}")
 
-    def _plain(self, batch: Any, curvature_closure: Callable[[], Tensor] | None, reason: str) -> Tensor:
+    def _plain(self, batch: Any, curvature_closure: Callable[[], Tensor] | None) -> Tensor:
         self._shared.updates.settle()
-        self._mode, self._reason = "plain", reason
-        loss = self.optimizer.step(lambda: self._loss(self.model, batch), curvature_closure)
-        if not self._plain_reason:
-            self._steps.look_at_model()
-        return loss
+        self._mode, self._reason = "plain", self._plain_reason
+        return self.optimizer.step(lambda: self._loss(self.model, batch), curvature_closure)
 
     def _check_ranks(self, plan: StepPlan) -> None:
         numbers = plan.seed, plan.step, zlib.crc32(plan.fingerprint().encode())
@@ -258,11 +258,6 @@ class Engine:
         if message not in self._told:
             self._told.add(message)
             warnings.warn(message, stacklevel=4)
-
-
-def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Inside, streams and graphs are those of the device."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _default_loss(model: nn.Module, batch: Any) -> Any:

@@ -15,7 +15,7 @@ from helene.engine.batches import Layout
 from helene.engine.ranks import Ranks
 from helene.engine.reasons import first_line
 from helene.engine.watch import ModelWatch, OptimizerWatch
-from helene.evaluation.probe import scalar_loss, strangers
+from helene.evaluation.probe import Closure, scalar_loss, strangers
 from helene.evaluation.reads import BufferWatch
 from helene.evaluation.undo import deferred_interrupts
 from helene.steps.measurement import Measured
@@ -71,12 +71,13 @@ class Steps:
         """Whether model or optimizer are other than a captured step has seen them."""
         return self._optimizer_watch.changed(plan) or self._model_watch.changed()
 
-    def make(self, plan: StepPlan, layout: Layout) -> Made:
+    def make(self, plan: StepPlan, layout: Layout, of_source: Closure) -> Made:
         """One update.
 
         Args:
             plan: What it does.
             layout: The batch.
+            of_source: What the source of curvature looks at, where the step estimates h apart.
 
         Raises:
             ValueError: As `BatchStep.pair`.
@@ -91,11 +92,11 @@ class Steps:
             self.look_at_model()
         if shape.graph is not None:
             with deferred_interrupts(self._ranks.size == 1):  # other ranks may be gone, and must not be waited for
-                made = self._replay(shape, plan)
+                made = self._replay(shape, plan, of_source)
         else:
             self._updates.settle()
             self._updates.send(plan)
-            made = self._eager(shape, plan)
+            made = self._eager(shape, plan, of_source)
             self.look_at_model()
         shape.steps += 1
         self._optimizer.last_loss = made.loss
@@ -116,7 +117,7 @@ class Steps:
         """Take the model as it is now: a forward that Python has run may have made a buffer anew."""
         self._model_watch = ModelWatch(self._shared.model)
 
-    def _eager(self, shape: BatchStep, plan: StepPlan) -> Made:
+    def _eager(self, shape: BatchStep, plan: StepPlan, of_source: Closure) -> Made:
         buffers = BufferWatch(self._shared.model) if self._is_first else None
         losses = torch.stack(shape.pair())
         self._ranks.add(losses)  # before any rank may raise, or the others would wait for it
@@ -127,10 +128,10 @@ class Steps:
                 self._tell(told)
         if shape.losses is None:
             shape.losses = torch.empty_like(losses)
-        loss = self._finish(plan, losses)
+        loss = self._finish(plan, losses, of_source)
         return Made(loss, "eager", self._no_graph or shape.no_graph or "first step of this batch shape")
 
-    def _replay(self, shape: BatchStep, plan: StepPlan) -> Made:
+    def _replay(self, shape: BatchStep, plan: StepPlan, of_source: Closure) -> Made:
         assert shape.graph is not None
         assert shape.losses is not None
         missing = self._updates.send(plan)
@@ -139,18 +140,21 @@ class Steps:
         if missing:
             self._updates.settle()
             scalar_loss(shape.losses.mean())
-            return Made(self._finish(plan, shape.losses), "graph", f"the update runs outside of the graph: {missing}")
+            return Made(
+                self._finish(plan, shape.losses, of_source), "graph", f"the update runs outside of the graph: {missing}"
+            )
         if shape.tail is not None:
             shape.tail.replay()
         self._updates.replayed(plan)
         return Made(shape.losses.mean() / self._ranks.size, "graph", "")
 
-    def _finish(self, plan: StepPlan, losses: Tensor) -> Tensor:
+    def _finish(self, plan: StepPlan, losses: Tensor, of_source: Closure) -> Tensor:
         """Make the optimizer's update from the losses' sums over the ranks; their mean."""
         plus, minus = (losses.double() / self._ranks.size).tolist()
         loss = losses.mean() / self._ranks.size
         slope = functional.projected_gradient(plus, minus, self._shared.eps)
-        self._optimizer.finish(plan, Measured([slope], loss, (None, None)))
+        measured = self._optimizer.with_source(plan, Measured([slope], loss), of_source)
+        self._optimizer.finish(plan, measured)
         return loss
 
     def _record(self, shape: BatchStep, plan: StepPlan) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from helene import noise
+from helene import kernels, noise
 
 CHUNK = 1 << 17  # elements handled at once, so that temporaries stay in cache and memory stays bounded
+_ALIGNED = 8  # numbers: a parameter's start at a multiple of 32 bytes, which a kernel's wide accesses need
 DEVICE_CHUNK = 1 << 24  # off the CPU, where a launch costs more than what a cache saves
 
 
@@ -49,6 +50,56 @@ class Target(NamedTuple):
     id: int
     name: str
     layer: int = 0
+
+
+class Drawn:
+    """Elements of directions for each of some parameters, float32, in memory that stays; 0 before the first `draw`.
+
+    Args:
+        targets: The parameters.
+        sizes: How many of each: the first of its elements, or more than it has.
+
+    Attributes:
+        flats: All of them on a device, one axis.
+        parts: Those of each parameter, views of these.
+    """
+
+    def __init__(self, targets: Sequence[Target], sizes: Sequence[int]) -> None:
+        self._ids, places, ends = [target.id for target in targets], [], dict[torch.device, int]()
+        for target, size in zip(targets, sizes, strict=True):
+            device = target.tensor.device
+            start = ends.get(device, 0)
+            places.append((device, start, size))
+            ends[device] = start + -(-size // _ALIGNED) * _ALIGNED
+        self.flats = {device: torch.zeros(end, device=device) for device, end in ends.items()}
+        self.parts = [self.flats[device][start : start + size] for device, start, size in places]
+        self._launched: list[tuple[Any, Any]] = []  # tables of what is drawn, with the step that they read
+
+    def draw(self, direction: Direction, radius: float = 1.0) -> None:
+        """Have radius · z of a direction: in one launch a device, where kernels are."""
+        if all(map(kernels.has_kernel, self.flats.values())):
+            self._launch(direction, radius)
+            return
+        for part, parameter in zip(self.parts, self._ids, strict=True):
+            for start, end in chunks(part.numel(), part.device):
+                torch.mul(direction.chunk(parameter, start, end, part.device), radius, out=part[start:end])
+
+    def _launch(self, direction: Direction, radius: float) -> None:
+        """Perturbed copies of zeros."""
+        from helene.kernels import launch
+        from helene.kernels.control import Control
+        from helene.kernels.tiles import Piece, tables_of
+
+        if not self._launched:
+            found = zip(self.parts, self._ids, strict=True)
+            pieces = [Piece(part, parameter, int(part.storage_offset())) for part, parameter in found]
+            self._launched = [(table, Control(table.base.device)) for table in tables_of(pieces)]
+        for flat in self.flats.values():
+            flat.zero_()
+        for table, control in self._launched:
+            control.send((direction.seed, direction.step, direction.draw), radius)
+            flat = self.flats[table.base.device]
+            launch.perturb(table, flat, None, control.key, control.values, signs=direction.signs)
 
 
 def chunks(size: int, device: torch.device | None = None) -> Iterator[tuple[int, int]]:

@@ -16,10 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from helene import kernels, noise
-from helene.evaluation.directions import Target, compute_dtype
-
-_ALIGNED = 8  # numbers: a parameter's start at a multiple of 32 bytes, which the kernel's wide accesses need
+from helene.evaluation.directions import Direction, Drawn, Target, compute_dtype
 
 
 class Factor(NamedTuple):
@@ -46,29 +43,19 @@ class Factors:
 
     def __init__(self, targets: Sequence[Target], *, groups: int, rank: int, signs: bool = False) -> None:
         self.targets, self.groups, self.rank, self.signs = list(targets), groups, rank, signs
-        sizes, ends = [], dict[torch.device, int]()
-        for target in targets:
-            shape, device = target.tensor.shape, target.tensor.device
-            size = groups * (rank * sum(shape) if len(shape) == 2 else shape.numel())
-            start = ends.get(device, 0)
-            sizes.append((start, size))
-            ends[device] = start + -(-size // _ALIGNED) * _ALIGNED
-        self._flats = {device: torch.zeros(end, device=device) for device, end in ends.items()}
-        self._drawn = [
-            self._flats[target.tensor.device][start : start + size]
-            for target, (start, size) in zip(targets, sizes, strict=True)
-        ]
+        shapes = [target.tensor.shape for target in targets]
+        sizes = [groups * (rank * sum(shape) if len(shape) == 2 else shape.numel()) for shape in shapes]
+        self._drawn = Drawn(self.targets, sizes)
         self._made: dict[tuple[int, torch.dtype], Factor] = {}
-        self._launched: list[tuple[Any, Any]] = []  # tables of what is drawn, with the step that they read
 
     def numbers(self, device: torch.device) -> Tensor:
         """All that is drawn on a device, float32, one axis."""
-        return self._flats[device]
+        return self._drawn.flats[device]
 
     def place(self, index: int) -> tuple[int, int]:
         """Where a parameter's numbers start in `numbers`, and how many columns it has: 0 if it is no matrix."""
         shape = self.targets[index].tensor.shape
-        return int(self._drawn[index].storage_offset()), shape[1] if len(shape) == 2 else 0
+        return int(self._drawn.parts[index].storage_offset()), shape[1] if len(shape) == 2 else 0
 
     @property
     def scale(self) -> float:
@@ -78,35 +65,13 @@ class Factors:
     @property
     def num_bytes(self) -> int:
         """Bytes of the numbers drawn."""
-        return sum(flat.nbytes for flat in self._flats.values())
+        return sum(flat.nbytes for flat in self._drawn.flats.values())
 
     def draw(self, seed: int, step: int) -> Factors:
-        """Have the directions of a step: in one launch, where kernels are."""
+        """Have the directions of a step."""
         self.forget()
-        if all(map(kernels.has_kernel, self._flats.values())):
-            self._launch(seed, step)
-            return self
-        make = noise.signs if self.signs else noise.normal
-        for target, drawn in zip(self.targets, self._drawn, strict=True):
-            if drawn.numel():
-                drawn.copy_(make(seed, step, 0, target.id, 0, drawn.numel(), drawn.device))
+        self._drawn.draw(Direction(seed, step, 0, self.signs))
         return self
-
-    def _launch(self, seed: int, step: int) -> None:
-        """Draw all numbers, a perturbed copy of zeros at radius 1, in one launch a device."""
-        from helene.kernels import launch
-        from helene.kernels.control import Control
-        from helene.kernels.tiles import Piece, tables_of
-
-        if not self._launched:
-            pieces = [Piece(d, t.id, int(d.storage_offset())) for t, d in zip(self.targets, self._drawn, strict=True)]
-            self._launched = [(table, Control(table.base.device)) for table in tables_of(pieces)]
-        for flat in self._flats.values():
-            flat.zero_()
-        for table, control in self._launched:
-            control.send((seed, step, 0), 1.0)
-            flat = self._flats[table.base.device]
-            launch.perturb(table, flat, None, control.key, control.values, signs=self.signs)
 
     def forget(self) -> None:
         """Make copies in other dtypes anew when they are asked for."""
@@ -117,7 +82,7 @@ class Factors:
         target = self.targets[index].tensor
         key = index, dtype or compute_dtype(target.dtype)
         if key not in self._made:
-            rows = self._drawn[index].to(key[1]).view(self.groups, -1)
+            rows = self._drawn.parts[index].to(key[1]).view(self.groups, -1)
             if target.dim() != 2:
                 self._made[key] = Factor(rows, None)
             else:

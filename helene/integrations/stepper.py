@@ -67,7 +67,6 @@ class Stepper:
         if not self.reason:
             assert isinstance(optimizer, ZerothOrder)
             self.engine = Engine(model, optimizer, loss, **options)
-            self._estimates_apart = bool(reasons.apart(optimizer.foresee(), ever=True))
         elif use_engine is not False:
             self._tell()
 
@@ -107,9 +106,6 @@ class Stepper:
     def _by_engine(self, batch: Any, plain: Callable[[], Any]) -> Tensor | Callable[[], Any]:
         """The loss of a step that the engine has made, or a closure for the optimizer to make it from."""
         assert self.engine is not None
-        if self._estimates_apart and reasons.apart(self.optimizer.foresee()):
-            self.engine.flush()
-            return plain
         try:
             loss = self.engine.step(batch)
         except ValueError as error:  # before anything has moved

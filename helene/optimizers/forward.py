@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Unpack
 
 import torch
@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from helene.evaluation.directions import Direction, Target, chunks, compute_dtype
-from helene.evaluation.probe import Closure, scalar_loss
+from helene.evaluation.probe import Closure, as_loss, scalar_loss
 from helene.evaluation.undo import Undo
 from helene.rules import SGDRule
 from helene.steps.base import LearningRate, Options
@@ -78,11 +78,57 @@ class ForwardGrad(ZerothOrder):
         super().__init__(params, {"lr": lr}, options)
 
 
-def _directional(closure: Closure, targets: list[Target], direction: Direction, length: float) -> tuple[Tensor, float]:
-    """L and its derivative along length · z.
+class Sloped:
+    """A closure that knows its loss and its slope along directions, such as by a captured graph.
+
+    Args:
+        loss: The closure.
+        slope: Loss and derivative along length · z, a function of the parameters, z and the length.
+    """
+
+    def __init__(
+        self, loss: Closure, slope: Callable[[Sequence[Target], Direction, float], tuple[Tensor, Tensor]]
+    ) -> None:
+        self.loss, self.slope = loss, slope
+
+    def __call__(self) -> Any:
+        """The loss."""
+        return self.loss()
+
+
+def _directional(
+    closure: Closure, targets: Sequence[Target], direction: Direction, length: float
+) -> tuple[Tensor, float]:
+    """L and its derivative along length · z."""
+    if isinstance(closure, Sloped):
+        value, tangent = closure.slope(targets, direction, length)
+    else:
+        value, tangent = primal_and_tangent(closure, targets, tangents_of(targets, direction, length))
+    return scalar_loss(value), scalar_loss(tangent).double().item()
+
+
+def tangents_of(targets: Sequence[Target], direction: Direction, length: float) -> list[Tensor]:
+    """length · z for each parameter, of its dtype and shape."""
+    made = []
+    for target in targets:
+        p = target.tensor.detach()
+        z = torch.empty(p.numel(), dtype=p.dtype, device=p.device)
+        for start, end in chunks(p.numel(), p.device):
+            z[start:end] = direction.chunk(target.id, start, end, p.device, compute_dtype(p.dtype)).mul_(length)
+        made.append(z.view(p.shape))
+    return made
+
+
+def primal_and_tangent(
+    closure: Closure, targets: Sequence[Target], tangents: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """L and its derivative along tangents of the parameters; whether they are finite is not looked at on a GPU.
 
     A parameter becomes a dual number by copying one with the same value into it, which changes no bit of it; leaving
     the level makes it plain again.
+
+    Raises:
+        ValueError: If the loss is no scalar or has no forward-mode derivative.
     """
     undo = Undo()
     try:
@@ -93,7 +139,7 @@ def _directional(closure: Closure, targets: list[Target], direction: Direction, 
             torch.clear_autocast_cache()
             forward_ad.enter_dual_level()
             with sdpa_kernel(SDPBackend.MATH):
-                value, tangent = _primal_and_tangent(closure, targets, direction, length)
+                value, tangent = _unpacked(closure, targets, tangents)
         finally:
             undo.run()
     finally:
@@ -104,23 +150,17 @@ def _directional(closure: Closure, targets: list[Target], direction: Direction, 
             "needs none"
         )
     torch.clear_autocast_cache()
-    return value, scalar_loss(tangent).double().item()
+    return value, tangent
 
 
-def _primal_and_tangent(
-    closure: Closure, targets: list[Target], direction: Direction, length: float
-) -> tuple[Tensor, Tensor | None]:
-    for target in targets:
-        p = target.tensor.detach()
-        z = torch.empty(p.numel(), dtype=p.dtype, device=p.device)
-        for start, end in chunks(p.numel(), p.device):
-            z[start:end] = direction.chunk(target.id, start, end, p.device, compute_dtype(p.dtype)).mul_(length)
+def _unpacked(closure: Closure, targets: Sequence[Target], tangents: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    for target, z in zip(targets, tangents, strict=True):
         with warnings.catch_warnings():  # torch loads its decompositions with a deprecated call of its own
             warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
-            dual = forward_ad.make_dual(p, z.view(p.shape))
+            dual = forward_ad.make_dual(target.tensor.detach(), z)
         target.tensor.copy_(dual)
     loss = closure()
     if not isinstance(loss, Tensor):
-        return scalar_loss(loss), None
+        return as_loss(loss), None
     primal, tangent = forward_ad.unpack_dual(loss)
-    return scalar_loss(primal), tangent
+    return as_loss(primal), None if tangent is None else as_loss(tangent)

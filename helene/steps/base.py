@@ -201,13 +201,22 @@ class Base(Layered):
 
     def measure(self, closure: Closure, curvature_closure: Closure | None, plan: StepPlan) -> Measured:
         """Evaluate what a step needs, leaving parameters and state alone."""
+        self.check_source(curvature_closure)
+        scalars, loss, sample = plan.measurement.measure(self, closure, plan)
+        return self.with_source(plan, Measured(scalars, loss, sample), curvature_closure or closure)
+
+    def check_source(self, curvature_closure: Closure | None) -> None:
+        """Raise ValueError where the source of curvature looks at a minibatch of its own and there is none."""
         source = self.source
         if source.needs_closure and curvature_closure is None:
             raise ValueError(f"curvature={source.name!r} needs step(closure, curvature_closure)")
-        scalars, loss, sample = plan.measurement.measure(self, closure, plan)
+
+    def with_source(self, plan: StepPlan, measured: Measured, closure: Closure) -> Measured:
+        """What a step has measured, and what its source of curvature needs beside."""
+        scalars, loss, sample = measured
         if plan.source is None:
             return Measured(scalars, loss, (sample, None))
-        more, own = plan.source.measure(self, curvature_closure or closure, plan)
+        more, own = plan.source.measure(self, closure, plan)
         return Measured([*scalars, *more], loss, (sample, own))
 
     def finish(self, plan: StepPlan, measured: Measured) -> None:

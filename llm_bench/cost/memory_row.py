@@ -59,7 +59,7 @@ def predict_row(row: MemoryRow, shape: str, batch: str) -> dict[str, int]:
     module, tokens, factory = _set_up(row, shape, batch, "meta")
     from llm_bench.models.shapes import language_loss
 
-    return predict(module, language_loss, tokens, factory).summary()
+    return predict(module, language_loss, tokens, factory, engine=row.method != "Adam").summary()
 
 
 def measure_row(row: MemoryRow, shape: str, batch: str) -> dict[str, Any]:

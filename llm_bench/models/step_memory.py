@@ -59,7 +59,7 @@ class Prediction:
         return self.weights + self.state + self.scratch + self.gradients + self.activations + self.workspace
 
     def beside(self, graph: Prediction) -> Prediction:
-        """Of steps made plainly between captured ones: a graph keeps its scratch and its activations."""
+        """Of what some steps do beside captured forwards: a graph keeps its scratch and its activations."""
         kept = {"scratch", "activations"}
         mine, theirs = self.__dict__, graph.__dict__
         return Prediction(**{n: (mine[n] + theirs[n] if n in kept else max(mine[n], theirs[n])) for n in mine})
@@ -85,7 +85,7 @@ def predict(
         loss: Gives the loss of module and batch.
         batch: On the meta device.
         optimizer: Makes the optimizer of given parameters (it is shown one of one element); None for one forward.
-        engine: Whether one that needs no gradient runs in `helene.engine`.
+        engine: Whether it runs in `helene.engine`, where that has its steps.
         workspace_bytes: Of the matrix library for each thread and stream.
     """
     tensors = [*module.parameters(), *module.buffers(), *(x for x in tree_leaves(batch) if isinstance(x, Tensor))]
@@ -111,20 +111,28 @@ def predict(
         held = max(_forward_peak(run, tensors), update)
         return Prediction(weights, state, scratch, 0, held, workspace_bytes)
 
+    # The caller's batch beside the engine's copy of it.
+    copied = sum(blocks(x.nbytes) for x in tree_leaves(batch) if isinstance(x, Tensor))
+
+    def by_graph() -> Prediction:
+        """The gradient is kept, and the graph makes another one."""
+        peak, gradients = _backward_peak(run, tensors, targets)
+        return Prediction(weights + copied, state, 0, gradients, max(peak, update), 2 * workspace_bytes)
+
     def captured() -> Prediction:
         schedule, held = _engine_peak(module, targets, run, tensors)
         tables = 2 * sum(4 * -(-t.tensor.numel() // TILE) for t in targets)  # of the copies and of the update
         # The trace's, each lane's, a lane's on the other's stream.
         used = 3 + any(not unit.together for unit in schedule.units)
-        # The caller's batch beside the engine's copy of it.
-        copied = sum(blocks(x.nbytes) for x in tree_leaves(batch) if isinstance(x, Tensor))
         scratch = blocks(schedule.scratch_bytes) + tables
         return Prediction(weights + copied, state, scratch, 0, max(held, update), used * workspace_bytes)
 
-    if not engine or first_order or not_one_pair(like.plan()):
+    if engine and first_order:
+        return by_graph()
+    if not engine or not_one_pair(like.plan()):
         return plain()
     if apart(like.plan(), ever=True):
-        return plain().beside(captured())
+        return (by_graph() if like.source.has_backward else plain()).beside(captured())
     return captured()
 
 

@@ -19,7 +19,7 @@ from llm_bench.protocol.presets import Preset
 from llm_bench.runs import natural_step
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.runs.environment import Environment, resolved
-from llm_bench.runs.methods import captured, is_first_order, takes_packed
+from llm_bench.runs.methods import captured, takes_compiled
 from llm_bench.runs.run import run
 from llm_bench.tasks.task import Kind
 
@@ -68,16 +68,14 @@ class Bench:
     def with_settings(self, config: RunConfig) -> RunConfig:
         """The config with the settings of all runs, as far as its method takes them."""
         more = dict(self.more)
-        if config.method in UNTRAINED or is_first_order(config.method) or config.role == "measure":
-            more.pop("engine", None)
-        if config.method not in UNTRAINED and not captured(config.method):
+        if config.method in UNTRAINED or config.role == "measure" or not captured(config.method):
             more.pop("engine", None)
         if more.get("engine") and self._is_compiled(config):
             more["engine"] = "compiled"
         return replace(config, **more)
 
     def _is_compiled(self, config: RunConfig) -> bool:
-        return config.kind == "causal" and config.task in self.preset.compiled and takes_packed(config.method)
+        return config.kind == "causal" and config.task in self.preset.compiled and takes_compiled(config.method)
 
     def _with_fingerprints(self, config: RunConfig) -> RunConfig:
         """The config with the fingerprints of its model and rows."""

@@ -109,18 +109,28 @@ def takes_examples(name: str) -> bool:
 
 
 def captured(name: str) -> bool:
-    """Whether an engine captures its steps: one pair of losses, or one for each group of a batch.
+    """Whether an engine captures what its steps evaluate: losses, a slope or a gradient."""
+    return is_first_order(name) or _class(get_method(name)).__name__ == "ForwardGrad" or _by_groups_or_pairs(name)
 
-    Those that estimate h by a backward or from a minibatch of their own are made plainly, see `plain_share`.
-    """
+
+def takes_compiled(name: str) -> bool:
+    """Whether its captured forwards may run compiled blocks: those of one pair of losses."""
+    return not is_first_order(name) and _is_one_pair(name)
+
+
+def _by_groups_or_pairs(name: str) -> bool:
+    return takes_examples(name) or _is_one_pair(name)
+
+
+def _is_one_pair(name: str) -> bool:
     from helene.engine.reasons import not_one_pair
 
-    return takes_examples(name) or not not_one_pair(_toy(name, {}).plan())
+    return not not_one_pair(_toy(name, {}).plan())
 
 
 @cache
 def plain_share(name: str) -> float:
-    """The share of an engine's steps that are made plainly, since h is estimated apart."""
+    """The share of an engine's steps whose update the host makes, since h is estimated apart."""
     from helene.engine.reasons import apart
 
     plan = _toy(name, {}).plan()

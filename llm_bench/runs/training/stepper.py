@@ -77,22 +77,18 @@ class PlainStepper(_OfBatches):
 
 
 class EngineStepper(_OfBatches):
-    """``Engine(model, optimizer, loss).step(batch)``: two forwards and the update replayed from a graph.
+    """``Engine(model, optimizer, loss).step(batch)``, or that of another engine: what a step evaluates is replayed.
 
     Args:
         module: See `_OfBatches`.
         optimizer: Likewise.
         loss: Likewise.
-        compiled: Whether the model's repeated blocks are compiled; not of methods that take examples' losses.
+        compiled: Whether the model's repeated blocks are compiled; of methods of one pair of losses alone.
     """
 
     def __init__(self, module: Any, optimizer: Any, loss: Loss, compiled: bool = False) -> None:
         super().__init__(module, optimizer, loss)
-        if "groups" in optimizer.defaults:
-            groups = importlib.import_module("helene.engine.groups")
-            self.engine = groups.GroupEngine(module, optimizer, loss, doubled=INDICES)
-        else:
-            self.engine = importlib.import_module("helene.engine").Engine(module, optimizer, loss, compile=compiled)
+        self.engine = _engine_of(module, optimizer, loss, compiled)
 
     def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
         """See `Stepper`."""
@@ -117,6 +113,23 @@ class EngineStepper(_OfBatches):
         self.engine.flush()
 
 
+def _engine_of(module: Any, optimizer: Any, loss: Loss, compiled: bool) -> Any:
+    from helene.engine import Engine
+    from helene.engine.gradients import GradientEngine
+    from helene.engine.groups import GroupEngine
+    from helene.engine.tangents import TangentEngine
+    from helene.optimizers import ForwardGrad, GroupedMeZO
+    from helene.steps.first import FirstOrder
+
+    if isinstance(optimizer, GroupedMeZO):
+        return GroupEngine(module, optimizer, loss, doubled=INDICES)
+    if isinstance(optimizer, FirstOrder):
+        return GradientEngine(module, optimizer, loss)
+    if isinstance(optimizer, ForwardGrad):
+        return TangentEngine(module, optimizer, loss)
+    return Engine(module, optimizer, loss, compile=compiled)
+
+
 def engine_available() -> bool:
     """Whether steps can be captured here."""
     return torch.cuda.is_available() and importlib.util.find_spec("helene.engine") is not None
@@ -137,6 +150,6 @@ def make_stepper(
     if not methods.captured(method):
         reason = importlib.import_module("helene.engine.reasons").not_one_pair(optimizer.plan())
         raise ValueError(f"{method} has no captured step ({reason}); set engine = false")
-    if engine == "compiled" and methods.takes_examples(method):
+    if engine == "compiled" and not methods.takes_compiled(method):
         raise ValueError(f"{method} has no compiled step; set engine = true")
     return EngineStepper(module, optimizer, loss, engine == "compiled")

@@ -1,0 +1,139 @@
+"""Gradients by a CUDA graph of forward and backward, and first-order steps with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from helene.engine import batches
+from helene.engine.batches import Loss, on_device
+from helene.engine.recordings import Compute, Recordings
+from helene.engine.watch import ModelWatch
+from helene.evaluation.curvature import Differentiated, mean_gradient
+from helene.evaluation.probe import Closure, as_loss
+from helene.steps.first import FirstOrder
+
+
+class Gradients:
+    """The gradient of a batch's loss, forward and backward captured once per batch shape and replayed.
+
+    The first batch of a shape runs without a graph, the second is captured. Memory: the gradient, which is kept, and
+    what a forward and backward hold.
+
+    Args:
+        model: The module whose forward the loss runs.
+        loss: ``loss(model, batch)`` gives the mean loss of a batch.
+        device: Of the parameters.
+        capture: See `helene.engine.recordings.Recordings`.
+        max_shapes: Likewise.
+
+    Attributes:
+        recordings: The graphs.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: Loss, device: torch.device, capture: bool | Literal["repeat"], max_shapes: int
+    ) -> None:
+        self.model, self.loss = model, loss
+        self.recordings = Recordings(device, capture, max_shapes)
+        self._watch = ModelWatch(model)
+        self._kept: list[Tensor] = []
+
+    def of(self, batch: Any) -> Differentiated:
+        """The loss of a batch as a closure that knows its gradient."""
+        return Differentiated(lambda: self.loss(self.model, batch), lambda params: self._gradient(batch, params))
+
+    def _gradient(self, batch: Any, params: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        if self._watch.changed():
+            self.recordings.forget()
+        layout = batches.Layout(batch)
+        key = layout.key, tuple(map(id, params))
+        computed = self.recordings.compute(key, layout, lambda static: self._backward(static, params))
+        if computed is not None and computed[1]:
+            return list(computed[2:]), computed[0].clone()
+        found = mean_gradient(lambda: self.loss(self.model, batch), params)  # or its error
+        self._watch = ModelWatch(self.model)
+        self.recordings.keep(key)
+        return found
+
+    def _backward(self, batch: Any, params: Sequence[Tensor]) -> Compute:
+        """What computes the loss, whether all is finite, and the gradient in memory that all shapes share."""
+        if [(x.shape, x.dtype) for x in self._kept] != [(p.shape, p.dtype) for p in params]:
+            self._kept = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in params]
+
+        def compute() -> tuple[Tensor, ...]:
+            with torch.enable_grad():
+                loss = self.loss(self.model, batch)
+                found = torch.autograd.grad(loss, list(params), allow_unused=True)
+            value = as_loss(loss)
+            fine = [value.isfinite()]
+            for kept, gradient in zip(self._kept, found, strict=True):
+                if gradient is None:
+                    kept.zero_()
+                elif gradient.numel():
+                    kept.copy_(gradient)
+                    fine.append(torch.stack(gradient.aminmax()).isfinite().all())
+            return value, torch.stack(fine).all(), *self._kept
+
+        return compute
+
+
+class GradientEngine:
+    """Steps of a first-order method of `helene`, forward and backward one CUDA graph; the update runs as without.
+
+    Same trajectory as ``optimizer.step(lambda: loss(model, batch))``. Without a GPU, or where forward and backward
+    cannot be captured, steps run without a graph; `mode` and `reason` tell.
+
+    Args:
+        model: The module whose forward the loss runs.
+        optimizer: Over its parameters, or some of them.
+        loss: ``loss(model, batch)`` gives the mean loss of a batch.
+        capture: See `Gradients`.
+        max_shapes: Likewise.
+
+    Raises:
+        ValueError: If the optimizer is another one, or ``max_shapes`` is below 1.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: FirstOrder,
+        loss: Loss,
+        *,
+        capture: bool | Literal["repeat"] = True,
+        max_shapes: int = 16,
+    ) -> None:
+        if not isinstance(optimizer, FirstOrder):
+            raise ValueError(f"this engine takes a first-order method of helene, got {type(optimizer).__name__}")
+        self.optimizer, self._device = optimizer, optimizer.targets[0].tensor.device
+        self._gradients = Gradients(model, loss, self._device, capture, max_shapes)
+
+    @property
+    def mode(self) -> str:
+        """How the last step's gradient was computed: "graph" or "plain"."""
+        return self._gradients.recordings.mode
+
+    @property
+    def reason(self) -> str:
+        """Why not by a graph, in one line; empty where it was."""
+        return self._gradients.recordings.reason
+
+    def step(self, batch: Any, curvature_closure: Closure | None = None) -> Tensor:
+        """One update; returns the loss, 0-dim.
+
+        Args:
+            batch: What ``loss`` takes: tensors in any nesting of dicts, lists and tuples, on any device.
+            curvature_closure: As of ``optimizer.step``.
+
+        Raises:
+            ValueError, FloatingPointError: As ``optimizer.step``; nothing has then moved.
+        """
+        with on_device(self._device):
+            return self.optimizer.step(self._gradients.of(batches.plain(batch)), curvature_closure)
+
+    def flush(self) -> None:
+        """Nothing is under way between steps."""

@@ -1,0 +1,123 @@
+"""Tensors that are computed from a batch, recorded once per batch shape and replayed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from helene.engine.batches import Layout, Static
+from helene.engine.graphs import Recorded, Repeated, capturing, give_up
+from helene.engine.reasons import first_line
+
+Computed = tuple[Tensor, ...]
+Compute = Callable[[], Computed]
+
+
+class _Shape:
+    """What is known of a batch shape: where its batches go, what was recorded and gives what, why nothing was."""
+
+    def __init__(self) -> None:
+        self.static: Static | None = None
+        self.recorded: Recorded | None = None
+        self.computed: Computed = ()
+        self.refused = ""
+
+
+class Recordings:
+    """The recordings of all batch shapes; they share memory, so that each is read before the next is replayed.
+
+    Args:
+        device: Where batches go.
+        capture: Whether to use CUDA graphs. "repeat" makes the calls anew in the place of a replay: for tests on a
+            machine without a GPU.
+        max_shapes: Shapes that are kept.
+
+    Attributes:
+        mode: How the last tensors were computed: "graph" or "plain".
+        reason: Why not by a graph, in one line; empty where they were.
+
+    Raises:
+        ValueError: If ``max_shapes`` is below 1.
+    """
+
+    def __init__(self, device: torch.device, capture: bool | Literal["repeat"], max_shapes: int) -> None:
+        if max_shapes < 1:
+            raise ValueError(f"max_shapes must be 1 or above, got {max_shapes!r}")
+        self._device, self._repeat, self._max_shapes = device, capture == "repeat", max_shapes
+        self._refused = self.mode = self.reason = ""
+        if not capture:
+            self._refused = "capture=False"
+        elif device.type != "cuda" and not self._repeat:
+            self._refused = "no CUDA device"
+        self.forget()
+
+    def forget(self) -> None:
+        """Give all recordings up."""
+        self._shapes: OrderedDict[Any, _Shape] = OrderedDict()
+        self._pool: Any = None
+
+    def compute(self, key: Any, layout: Layout, prepare: Callable[[Any], Compute]) -> Computed | None:
+        """Tensors of a batch by a replay, overwritten by the next one; None where the caller is to compute them.
+
+        That is so for the first batch of a shape, to be noted by `keep` once it went well, and where nothing can be
+        recorded.
+
+        Args:
+            key: Of what a recording holds for: the batch's layout, and whatever else is other from call to call.
+            layout: The batch.
+            prepare: Given the batch at the addresses that a recording reads, makes what is recorded.
+        """
+        shape = self._shapes.get(key)
+        if shape is not None and shape.recorded is None and not (shape.refused or self._refused):
+            self._record(shape, layout, prepare)
+        if shape is None or shape.recorded is None:
+            self.mode = "plain"
+            self.reason = self._refused or (shape.refused if shape is not None else "a shape's first step")
+            return None
+        self.keep(key)
+        assert shape.static is not None
+        shape.static.fill(layout)
+        shape.recorded.replay()
+        self.mode, self.reason = "graph", ""
+        return shape.computed
+
+    def is_new(self, key: Any) -> bool:
+        """Whether a shape has not been seen."""
+        return key not in self._shapes
+
+    def keep(self, key: Any) -> None:
+        """Note a shape as the last one seen."""
+        self._shapes.setdefault(key, _Shape())
+        self._shapes.move_to_end(key)
+        if len(self._shapes) > self._max_shapes:
+            self._shapes.popitem(last=False)
+
+    def _record(self, shape: _Shape, layout: Layout, prepare: Callable[[Any], Compute]) -> None:
+        shape.static = Static(layout, self._device)
+        compute = prepare(shape.static.batch)
+        if self._repeat:
+            shape.computed = compute()
+            shape.recorded = Repeated(_into(shape.computed, compute))
+            return
+        here, graph = torch.cuda.current_stream(self._device), torch.cuda.CUDAGraph()
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        try:
+            with capturing(graph, self._pool):
+                shape.computed = compute()
+            shape.recorded = graph
+        except RuntimeError as err:
+            self._pool, shape.static = None, None
+            give_up([graph], here)
+            shape.refused = f"its forward cannot be captured: {first_line(err)}"
+
+
+def _into(out: Computed, compute: Compute) -> Callable[[], None]:
+    def again() -> None:
+        for mine, made in zip(out, compute(), strict=True):
+            mine.copy_(made)
+
+    return again

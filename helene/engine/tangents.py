@@ -1,0 +1,112 @@
+"""Steps of `ForwardGrad` whose forward, with its tangent, is one CUDA graph; the update runs as it does without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from helene.engine import batches
+from helene.engine.batches import Loss, on_device
+from helene.engine.recordings import Compute, Recordings
+from helene.engine.watch import ModelWatch
+from helene.evaluation.directions import Direction, Drawn, Target
+from helene.optimizers.forward import ForwardGrad, Sloped, primal_and_tangent, tangents_of
+
+
+class TangentEngine:
+    """Steps of a `ForwardGrad`, the forward with its tangent captured once per batch shape and replayed.
+
+    Same trajectory as ``optimizer.step(lambda: loss(model, batch))``, up to the rounding of forwards. The first step of
+    a shape runs without a graph, and so do steps 1, 2, 4, 8, ... , which look whether the loss draws random numbers.
+    The direction is drawn before the replay, to where the graph reads it. Without a GPU, or where the forward cannot be
+    captured, steps run without a graph; `mode` and `reason` tell.
+
+    Args:
+        model: The module whose forward the loss runs. Its parameters stay where they are.
+        optimizer: Over its parameters, or some of them.
+        loss: ``loss(model, batch)`` gives the loss of a batch.
+        capture: See `helene.engine.recordings.Recordings`.
+        max_shapes: Likewise.
+
+    Raises:
+        ValueError: If the optimizer is another one, or ``max_shapes`` is below 1.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: ForwardGrad,
+        loss: Loss,
+        *,
+        capture: bool | Literal["repeat"] = True,
+        max_shapes: int = 16,
+    ) -> None:
+        if not isinstance(optimizer, ForwardGrad):
+            raise ValueError(f"this engine takes a ForwardGrad, got {type(optimizer).__name__}; helene.engine.Engine")
+        self.model, self.optimizer, self.loss = model, optimizer, loss
+        self._device = optimizer.targets[0].tensor.device
+        self._recordings = Recordings(self._device, capture, max_shapes)
+        self._watch = ModelWatch(model)
+        self._drawn: dict[Any, Drawn] = {}
+
+    @property
+    def mode(self) -> str:
+        """How the last step's forward ran: "graph" or "plain"."""
+        return self._recordings.mode
+
+    @property
+    def reason(self) -> str:
+        """Why not as a graph, in one line; empty where it did."""
+        return self._recordings.reason
+
+    def step(self, batch: Any) -> Tensor:
+        """One update; returns the loss, 0-dim.
+
+        Args:
+            batch: What ``loss`` takes: tensors in any nesting of dicts, lists and tuples, on any device.
+
+        Raises:
+            ValueError, FloatingPointError: As ``optimizer.step``; nothing has then moved.
+        """
+        batch = batches.plain(batch)
+        self._recordings.mode, self._recordings.reason = "plain", "this step looks whether the loss draws"
+        with on_device(self._device):
+            return self.optimizer.step(Sloped(lambda: self.loss(self.model, batch), self._slope(batch)))
+
+    def flush(self) -> None:
+        """Nothing is under way between steps."""
+
+    def _slope(self, batch: Any) -> Any:
+        def slope(targets: Sequence[Target], direction: Direction, length: float) -> tuple[Tensor, Tensor]:
+            if self._watch.changed():
+                self._recordings.forget()
+                self._drawn.clear()
+            layout = batches.Layout(batch)
+            owned = tuple(id(target.tensor) for target in targets)
+            key = layout.key, owned
+            if owned not in self._drawn:
+                self._drawn[owned] = Drawn(targets, [target.tensor.numel() for target in targets])
+            drawn = self._drawn[owned]
+            if not self._recordings.is_new(key):
+                drawn.draw(direction, length)
+            computed = self._recordings.compute(key, layout, lambda static: self._forward(static, targets, drawn))
+            if computed is not None:
+                return computed[0].clone(), computed[1]
+            made = primal_and_tangent(
+                lambda: self.loss(self.model, batch), targets, tangents_of(targets, direction, length)
+            )
+            self._watch = ModelWatch(self.model)
+            self._recordings.keep(key)
+            return made
+
+        return slope
+
+    def _forward(self, batch: Any, targets: Sequence[Target], drawn: Drawn) -> Compute:
+        def compute() -> tuple[Tensor, Tensor]:
+            parts = zip(drawn.parts, targets, strict=True)
+            tangents = [part.view(t.tensor.shape).to(t.tensor.dtype) for part, t in parts]
+            return primal_and_tangent(lambda: self.loss(self.model, batch), targets, tangents)
+
+        return compute

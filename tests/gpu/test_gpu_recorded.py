@@ -1,0 +1,84 @@
+"""Captured gradients and tangents on a GPU against ``optimizer.step``; estimates of h by a captured backward."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from helene import SGD, Adam, ForwardGrad, Helene
+from helene.engine import Engine
+from helene.engine.gradients import GradientEngine
+from helene.engine.tangents import TangentEngine
+from tests.optimizers.groups.grouped_models import VOCABULARY, gemma, llama_tied, lora, losses, made, opt
+
+pytestmark = pytest.mark.gpu
+
+HELENE = {"anneal_horizon": 100, "batch_size": 6, "interval": 2, "curvature": "backprop", "eps": 1e-2}
+
+
+def batch_of(step: int, length: int = 5) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(step)
+    ids, labels = torch.randint(0, VOCABULARY, (2, 6, length), generator=generator).cuda()
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+
+
+def loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    return losses(model, inputs | {"use_cache": False}, batch["labels"]).float().mean()
+
+
+def moved(model: Any, start: dict[str, Any]) -> torch.Tensor:
+    return torch.cat([(p.detach() - start[n]).flatten().double() for n, p in model.named_parameters()])
+
+
+def compare(make: Any, engine_of: Any, method: Any, options: dict[str, Any], share: float) -> None:
+    """Ten steps of two shapes in float32; weights differ by a share of what they have moved, in the mean."""
+    model = made(make, torch.float32).cuda()
+    twin, start = copy.deepcopy(model), {n: p.detach().clone() for n, p in model.named_parameters()}
+    more = {"model": model} if "model" in options else {}
+    first = method(model.named_parameters(), **{**options, **more})
+    second = method(twin.named_parameters(), **{**options, **({"model": twin} if more else {})})
+    engine, modes = engine_of(model, first, loss), []
+    for step in range(1, 11):
+        batch = batch_of(step, 8 if step % 2 else 5)
+        ours, theirs = engine.step(batch), second.step(lambda batch=batch: loss(twin, batch))
+        modes.append(engine.mode)
+        torch.testing.assert_close(ours.double(), theirs.double(), rtol=1e-4, atol=1e-5)
+    engine.flush()
+    assert modes.count("graph") >= 6, (modes, engine.reason)
+    mine, other = moved(model, start), moved(twin, start)
+    assert other.norm() > 0
+    assert (mine - other).norm() <= share * other.norm()
+
+
+@pytest.mark.parametrize("make", [gemma, opt, llama_tied, lora], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(("method", "options"), [(SGD, {"lr": 0.1}), (Adam, {"lr": 1e-3})])
+def test_captured_gradients_give_the_plain_steps(make: Any, method: Any, options: dict[str, Any]) -> None:
+    """An Adam step divides by the gradient's size, so elements near 0 turn."""
+    compare(make, GradientEngine, method, options, 1e-4 if method is SGD else 0.05)
+
+
+@pytest.mark.parametrize("make", [gemma, opt, llama_tied, lora], ids=lambda m: m.__name__)
+def test_captured_tangents_give_the_plain_steps(make: Any) -> None:
+    compare(make, TangentEngine, ForwardGrad, {"lr": 1e-3}, 1e-3)
+
+
+@pytest.mark.parametrize("make", [gemma, opt], ids=lambda m: m.__name__)
+def test_estimates_by_a_captured_backward_give_the_plain_steps(make: Any) -> None:
+    compare(make, Engine, Helene, {"lr": 1e-4, "model": True, **HELENE}, 0.02)
+
+
+def test_a_kept_gradient_is_all_that_shapes_add() -> None:
+    """Four shapes; beyond activations the second to fourth hold next to nothing."""
+    model = made(gemma, torch.float32).cuda()
+    engine, held = GradientEngine(model, SGD(model.named_parameters(), lr=0.1), loss), []
+    for length in (5, 6, 7, 8):
+        for step in (1, 2):
+            engine.step(batch_of(step, length))
+        assert engine.mode == "graph", engine.reason
+        held.append(torch.cuda.memory_allocated())
+    gradient = sum(p.nbytes for p in model.parameters())
+    assert max(held[1:]) - held[0] < 0.5 * gradient

@@ -1,0 +1,157 @@
+"""Gradients and tangents on a CPU: recorded ones, their calls made anew, against ``optimizer.step``."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from helene import SGD, Adam, ForwardGrad, Helene, MeZO
+from helene.engine import Engine
+from helene.engine.gradients import GradientEngine
+from helene.engine.tangents import TangentEngine
+
+
+class Small(nn.Module):
+    """Two layers, a parameter that no loss reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.idle = nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)))
+
+
+def made(dtype=torch.float32):
+    torch.manual_seed(0)
+    return Small().to(dtype)
+
+
+def batch_of(step, rows=6, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(rows, 4, generator=generator, dtype=torch.float64).to(dtype)
+    return {"x": x, "y": torch.randint(0, 3, (rows,), generator=generator)}
+
+
+def loss(model, batch):
+    return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def pair_of(method, engine_of, dtype=torch.float32, **options):
+    model = made(dtype)
+    twin = copy.deepcopy(model)
+    first, second = (method(m.named_parameters(), lr=0.05, **options) for m in (model, twin))
+    return model, twin, engine_of(model, first, loss, capture="repeat"), second
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(("method", "options"), [(SGD, {"momentum": 0.9}), (Adam, {"weight_decay": 0.1})])
+def test_recorded_gradients_give_the_optimizers_steps(method, options, dtype):
+    model, twin, engine, second = pair_of(method, GradientEngine, dtype, **options)
+    modes = []
+    for step in range(1, 9):
+        if step == 6:
+            engine.optimizer.param_groups[0]["lr"] = second.param_groups[0]["lr"] = 0.01
+        batch = batch_of(step, 6 if step % 3 else 4, dtype)
+        ours, theirs = engine.step(batch), second.step(lambda batch=batch: loss(twin, batch))
+        modes.append(engine.mode)
+        assert torch.equal(ours, theirs), step
+        assert all(map(torch.equal, model.parameters(), twin.parameters())), step
+    assert modes == ["plain", "graph", "plain", *["graph"] * 5]
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_recorded_tangents_give_the_optimizers_steps(dtype):
+    model, twin, engine, second = pair_of(ForwardGrad, TangentEngine, dtype)
+    modes = []
+    for step in range(1, 9):
+        batch = batch_of(step, 6 if step % 3 else 4, dtype)
+        ours, theirs = engine.step(batch), second.step(lambda batch=batch: loss(twin, batch))
+        modes.append(engine.mode)
+        assert torch.equal(ours, theirs), step
+        assert all(map(torch.equal, model.parameters(), twin.parameters())), step
+    # Steps 1, 2, 4 and 8 look whether the loss draws; of four rows step 3 is the first.
+    assert modes == ["plain", "plain", "plain", "plain", "plain", "graph", "graph", "plain"]
+
+
+@pytest.mark.parametrize(("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine)])
+def test_a_loss_that_is_not_finite_moves_nothing(method, engine_of):
+    model, _, engine, _ = pair_of(method, engine_of)
+    for step in range(1, 7):
+        engine.step(batch_of(step))
+    kept, steps = copy.deepcopy(model.state_dict()), engine.optimizer.steps_made
+    spoiled = batch_of(7) | {"x": torch.full((6, 4), float("nan"))}
+    with pytest.raises(FloatingPointError):
+        engine.step(spoiled)
+    assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
+    assert engine.optimizer.steps_made == steps
+    engine.step(batch_of(8))
+    assert engine.optimizer.steps_made == steps + 1
+
+
+def test_a_gradient_that_is_not_finite_is_refused():
+    """The loss is finite, its derivative at 0 is not."""
+    model = made()
+    engine = GradientEngine(
+        model,
+        SGD(model.named_parameters(), lr=0.05),
+        lambda m, b: loss(m, b) + (b["scale"] * m.idle.sum()).abs().sqrt(),
+        capture="repeat",
+    )
+    for step in (1, 2):
+        engine.step({**batch_of(step), "scale": torch.tensor(1.0)})
+    kept = copy.deepcopy(model.state_dict())
+    for _ in range(3):
+        with pytest.raises(FloatingPointError, match="gradient is not finite"):
+            engine.step({**batch_of(1), "scale": torch.tensor(0.0)})
+    assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine)])
+def test_a_model_that_has_changed_is_looked_at_anew(method, engine_of):
+    model, twin, engine, second = pair_of(method, engine_of)
+    for step in range(1, 10):
+        if step == 7:
+            for each in (model, twin):
+                each.second.weight.data = each.second.weight.data * 2.0  # elsewhere in memory
+        batch = batch_of(step)
+        engine.step(batch)
+        second.step(lambda batch=batch: loss(twin, batch))
+        if step == 7:
+            assert (engine.mode, engine.reason) == ("plain", "a shape's first step")
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+
+
+def test_a_backward_of_the_steps_batch_is_recorded():
+    torch.manual_seed(0)
+    options = {"anneal_horizon": 100, "batch_size": 6, "interval": 2, "curvature": "backprop"}
+    model = made()
+    optimizer = Helene(model.named_parameters(), 1e-3, model=model, **options)
+    engine, modes = Engine(model, optimizer, loss, capture="repeat"), []
+    for step in range(1, 8):
+        engine.step(batch_of(step))
+        modes.append(engine._gradients.recordings.mode)
+    assert modes[0] == "plain"
+    assert modes[2:] == ["graph"] * 5
+
+
+@pytest.mark.parametrize("engine_of", [GradientEngine, TangentEngine])
+def test_another_optimizer_is_refused(engine_of):
+    model = made()
+    with pytest.raises(ValueError, match="got MeZO"):
+        engine_of(model, MeZO(model.named_parameters()), loss)
+
+
+@pytest.mark.parametrize(("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine)])
+def test_without_a_gpu_steps_are_plain(method, engine_of):
+    model = made()
+    engine = engine_of(model, method(model.named_parameters(), lr=0.1), loss)
+    for step in (1, 2, 3):
+        engine.step(batch_of(step))
+    assert (engine.mode, engine.reason) == ("plain", "no CUDA device")
