@@ -17,7 +17,7 @@ from llm_bench.cost.instructions import PER_SECOND
 from llm_bench.models.shapes import num_parameters
 from llm_bench.protocol import speed
 from llm_bench.report import sensitivity
-from tools import learned, steps_picture
+from tools import halving, learned, steps_picture
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / n / "README.md" for n in ("theory", "llm_bench"))]
@@ -435,6 +435,23 @@ def test_the_page_on_groups():
     assert f"{ours['over two forwards']:.2f} and {mezo['over two forwards']:.2f} times two captured forwards" in text
     noise, gains = table(page, "| B = G = 16")
     assert gains[1:] == [f"{gain(16, 16, float(nu)):.1f}" for nu in noise[1:]]
+
+
+def test_what_halving_would_choose():
+    counts = halving.counts(halving.cells())
+    (mezo, mezos), (helene, helenes) = counts["mezo"], counts["helene"]
+    text = " ".join(learned.PAGE.read_text(encoding="utf-8").split())
+    assert f"in {mezo + helene} of {mezos + helenes} cells" in text
+    assert f"in {mezo} of MeZO's {mezos} and in {helene} of HELENE's {helenes}" in text
+
+
+def test_halving_goes_by_what_a_run_has_shown_so_far():
+    """The second step size is behind at first and leads in the end, so halving drops it."""
+    at = {"step": [0, 500, 2000], "dev_loss": [1.0, 0.5, 0.5]}
+    curves = {1.0: {**at, "dev_metric": [0.5, 0.7, 0.7]}, 2.0: {**at, "dev_metric": [0.5, 0.6, 0.9]}}
+    assert halving.ranked(curves, [1.0, 2.0]) == [2.0, 1.0]
+    assert halving.ranked(curves, [1.0, 2.0], 500) == [1.0, 2.0]
+    assert halving.counts([halving.Cell("t", "m", 2.0, 1.0), halving.Cell("u", "m", 1.0, 1.0)]) == {"m": (1, 2)}
 
 
 def test_what_counts_as_learned():
