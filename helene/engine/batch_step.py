@@ -100,8 +100,8 @@ class BatchStep:
         """When what is copied; None before it is known."""
         return self._copies.schedule if self._copies is not None else None
 
-    def pair(self) -> tuple[Tensor, Tensor]:
-        """Both losses at theta ± eps z, 0-dim, on the current stream's order.
+    def pair(self, check: bool) -> tuple[Tensor, Tensor]:
+        """Both losses at theta ± eps z, 0-dim, in the stream's order; ``check`` compares them with forwards one by one.
 
         Raises:
             ValueError: If a parameter cannot be perturbed, or the loss is no scalar or draws random numbers.
@@ -115,7 +115,7 @@ class BatchStep:
             _check_random(before, self.shared.device)
             if _versions(self.static.leaves) != written:
                 raise ValueError("the loss writes to the batch, so that L⁻ sees another one than L⁺; let it copy first")
-            if not self.steps:
+            if check:
                 check_independence((plus, minus), self._one_by_one)
                 if torch.finfo(plus.dtype).bits == 16:
                     warnings.warn(COARSE.format(str(plus.dtype).removeprefix("torch.")), stacklevel=6)
