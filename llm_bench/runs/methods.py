@@ -109,13 +109,13 @@ def takes_examples(name: str) -> bool:
 
 
 def captured(name: str) -> bool:
-    """Whether an engine captures its steps: one pair of losses, or one for each group of a batch.
+    """Whether an engine captures its steps: pairs of losses, or one for each group of a batch.
 
     Those that estimate h by a backward or from a minibatch of their own are made plainly, see `plain_share`.
     """
-    from helene.engine.reasons import not_one_pair
+    from helene.engine.reasons import not_pairs
 
-    return takes_examples(name) or not not_one_pair(_toy(name, {}).plan())
+    return takes_examples(name) or not not_pairs(_toy(name, {}).plan())
 
 
 @cache
