@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +21,6 @@ from helene.evaluation.compiled import Compiled
 from helene.evaluation.directions import Direction, Target
 from helene.evaluation.probe import one_number
 from helene.evaluation.reads import DRAWS, random_states, reads_none
-from helene.steps.resolution import COARSE
 
 _ATTEMPTS = 3  # schedules until a forward is taken for unpredictable
 _UNPREDICTABLE = (
@@ -117,8 +115,6 @@ class BatchStep:
                 raise ValueError("the loss writes to the batch, so that L⁻ sees another one than L⁺; let it copy first")
             if check:
                 check_independence((plus, minus), self._one_by_one)
-                if torch.finfo(plus.dtype).bits == 16:
-                    warnings.warn(COARSE.format(str(plus.dtype).removeprefix("torch.")), stacklevel=6)
             return plus, minus
         raise ValueError(_UNPREDICTABLE)
 

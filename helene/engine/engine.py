@@ -41,7 +41,7 @@ class Engine:
     a backward or from a minibatch of its own is made by ``optimizer.step``; those between are captured.
 
     With torch.distributed initialised (torchrun), each rank gives its share of the batch, all of one size, and ``loss``
-    its mean; two numbers are exchanged a step.
+    its mean; two numbers are exchanged a pair of forwards.
 
     Args:
         model: The module whose forward the loss runs. Its parameters stay where they are.

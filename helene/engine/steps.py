@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from helene.evaluation.reads import BufferWatch
 from helene.evaluation.undo import deferred_interrupts
 from helene.steps.measurement import Measured
 from helene.steps.plan import Probing, StepPlan
+from helene.steps.resolution import COARSE
 from helene.steps.zeroth import ZerothOrder
 
 
@@ -118,6 +120,8 @@ class Steps:
     def _eager(self, shape: BatchStep, plan: StepPlan) -> Made:
         buffers = BufferWatch(self._shared.model) if self._is_first else None
         measured = self._measure(plan, lambda first: torch.stack(shape.pair(first and not shape.steps)))
+        if not shape.steps and torch.finfo(measured.loss.dtype).bits == 16:
+            warnings.warn(COARSE.format(str(measured.loss.dtype).removeprefix("torch.")), stacklevel=5)
         if buffers is not None:
             self._is_first = False
             for told in filter(None, (strangers(self._shared.targets, self._shared.model, shape.read), buffers.told)):

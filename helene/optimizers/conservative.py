@@ -97,8 +97,9 @@ class ZOConservative(ZerothOrder):
 
 
 def _radius(plan: StepPlan, slope: float) -> float:
-    """lr c: how far the candidates are from theta along z."""
-    return float(plan.rules[0].lr) * slope
+    """lr c: how far the candidates are from theta along z; beyond float32, which z is in, they are not finite."""
+    radius = float(plan.rules[0].lr) * slope
+    return radius if abs(radius) <= torch.finfo(torch.float32).max else math.nan
 
 
 def _best(here: float, descent: float, ascent: float) -> float:

@@ -119,6 +119,13 @@ def captured(name: str) -> bool:
 
 
 @cache
+def captured_pairs(name: str) -> int:
+    """Pairs of forwards of a captured step that estimates no h; a method that needs 5 forwards has 3."""
+    plan = _toy(name, {}).plan()
+    return -(-int(plan.measurement.forwards(plan.probing, 1)) // 2)
+
+
+@cache
 def plain_share(name: str) -> float:
     """The share of an engine's steps that are made plainly, since h is estimated apart."""
     from helene.engine.reasons import apart
