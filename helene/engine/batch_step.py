@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +21,6 @@ from helene.evaluation.compiled import Compiled
 from helene.evaluation.directions import Direction, Target
 from helene.evaluation.probe import one_number
 from helene.evaluation.reads import DRAWS, random_states, reads_none
-from helene.steps.resolution import COARSE
 
 _ATTEMPTS = 3  # schedules until a forward is taken for unpredictable
 _UNPREDICTABLE = (
@@ -100,8 +98,8 @@ class BatchStep:
         """When what is copied; None before it is known."""
         return self._copies.schedule if self._copies is not None else None
 
-    def pair(self) -> tuple[Tensor, Tensor]:
-        """Both losses at theta ± eps z, 0-dim, on the current stream's order.
+    def pair(self, check: bool) -> tuple[Tensor, Tensor]:
+        """Both losses at theta ± eps z, 0-dim, in the stream's order; ``check`` compares them with forwards one by one.
 
         Raises:
             ValueError: If a parameter cannot be perturbed, or the loss is no scalar or draws random numbers.
@@ -115,10 +113,8 @@ class BatchStep:
             _check_random(before, self.shared.device)
             if _versions(self.static.leaves) != written:
                 raise ValueError("the loss writes to the batch, so that L⁻ sees another one than L⁺; let it copy first")
-            if not self.steps:
+            if check:
                 check_independence((plus, minus), self._one_by_one)
-                if torch.finfo(plus.dtype).bits == 16:
-                    warnings.warn(COARSE.format(str(plus.dtype).removeprefix("torch.")), stacklevel=6)
             return plus, minus
         raise ValueError(_UNPREDICTABLE)
 

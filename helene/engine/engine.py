@@ -40,7 +40,7 @@ class Engine:
     graph too.
 
     With torch.distributed initialised (torchrun), each rank gives its share of the batch, all of one size, and ``loss``
-    its mean; two numbers are exchanged a step.
+    its mean; two numbers are exchanged a pair of forwards.
 
     Args:
         model: The module whose forward the loss runs. Its parameters stay where they are.
@@ -214,7 +214,7 @@ class Engine:
         slow = reasons.not_fused(targets)
         self._plain_reason = reasons.plain(self.model, plan)
         if self.ranks.size > 1 and (reason := self._plain_reason or reasons.apart(plan, ever=True)):
-            raise ValueError(f"several ranks need steps of one pair, but {reason}")
+            raise ValueError(f"several ranks need steps of pairs of losses, but {reason}")
         no_graph = "no CUDA device" if device.type != "cuda" else slow
         if not self._capture:
             no_graph = "capture=False"

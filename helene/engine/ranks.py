@@ -32,7 +32,7 @@ class Ranks:
         self.rank = dist.get_rank(group) if alive else 0
 
     def add(self, losses: Tensor) -> None:
-        """Replace the two losses by their sums over the ranks: the one exchange of a step.
+        """Replace the two losses by their sums over the ranks: the one exchange of a pair.
 
         Raises:
             RuntimeError: If a rank has died.

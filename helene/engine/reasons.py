@@ -1,4 +1,4 @@
-"""Why a step cannot be made as one pair of forwards, or not by the kernels: a line each, empty where it can."""
+"""Why a step cannot be made of pairs of forwards, or not by the kernels: a line each, empty where it can."""
 
 from __future__ import annotations
 
@@ -11,24 +11,18 @@ from helene.evaluation.directions import Target
 from helene.evaluation.probe import is_compiled
 from helene.kernels import backend
 from helene.rules import CurvatureRule
-from helene.steps.measurement import Pairs
 from helene.steps.plan import Probing, StepPlan
 
 
-def not_one_pair(plan: StepPlan) -> str:
-    """Why steps measure something else than the pair of one direction, in one line; see `apart` for estimates of h."""
-    probing = plan.probing
-    if type(plan.measurement) is not Pairs or not isinstance(probing, Probing):
-        return f"{plan.method} measures more than one pair of losses"
-    if probing.num_directions != 1 or not probing.two_sided:
-        return f"num_directions is {probing.num_directions} and two_sided is {probing.two_sided}"
-    if not probing.is_one_direction:
-        return f"distribution is {probing.distribution!r} and direction_per_layer is {probing.direction_per_layer}"
-    return ""
+def not_pairs(plan: StepPlan) -> str:
+    """Why steps do not follow from pairs of losses along one direction, in one line; see `apart` for estimates of h."""
+    if not isinstance(plan.probing, Probing):
+        return f"{plan.method} measures something else than pairs of losses"
+    return plan.measurement.not_from_pairs(plan)
 
 
 def apart(plan: StepPlan, ever: bool = False) -> str:
-    """Why a step that estimates h is none of one pair, in one line; ``ever`` asks of all steps of the run."""
+    """Why a step that estimates h is none of pairs, in one line; ``ever`` asks of all steps of the run."""
     rule, source = plan.rules[0], plan.source
     if ever and isinstance(rule, CurvatureRule) and rule.curvature is not NONE:
         source = rule.curvature
@@ -38,8 +32,8 @@ def apart(plan: StepPlan, ever: bool = False) -> str:
 
 
 def plain(model: nn.Module, plan: StepPlan) -> str:
-    """Why steps are not one pair of probes of the whole model, in one line."""
-    if reason := not_one_pair(plan):
+    """Why steps are not pairs of probes of the whole model, in one line."""
+    if reason := not_pairs(plan):
         return reason
     if is_compiled(model):
         return "the model is compiled, so its modules' hooks do not run"

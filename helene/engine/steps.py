@@ -1,7 +1,8 @@
-"""Steps of one pair of forwards while model and optimizer stay what they are: run, then recorded, then replayed."""
+"""Steps of pairs of forwards while model and optimizer stay what they are: run, then recorded, then replayed."""
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,17 +10,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from helene import functional
 from helene.engine.batch_step import BatchStep, Shared
 from helene.engine.batches import Layout
 from helene.engine.ranks import Ranks
 from helene.engine.reasons import first_line
 from helene.engine.watch import ModelWatch, OptimizerWatch
-from helene.evaluation.probe import Closure, scalar_loss, strangers
+from helene.evaluation.probe import Closure, strangers
 from helene.evaluation.reads import BufferWatch
 from helene.evaluation.undo import deferred_interrupts
 from helene.steps.measurement import Measured
 from helene.steps.plan import Probing, StepPlan
+from helene.steps.resolution import COARSE
 from helene.steps.zeroth import ZerothOrder
 
 
@@ -86,16 +87,16 @@ class Steps:
         """
         shape, probing = self._shape_of(layout), plan.probing
         assert isinstance(probing, Probing)
-        self._shared.direction, self._shared.eps = self._optimizer.direction(plan), probing.eps
+        self._shared.direction = self._optimizer.direction(plan)
+        missing = self._aim(plan, probing.eps)
         if shape.graph is None and shape.steps and not (shape.no_graph or self._no_graph):
             self._record(shape, plan)
             self.look_at_model()
         if shape.graph is not None:
             with deferred_interrupts(self._ranks.size == 1):  # other ranks may be gone, and must not be waited for
-                made = self._replay(shape, plan, of_source)
+                made = self._replay(shape, plan, missing, of_source)
         else:
             self._updates.settle()
-            self._updates.send(plan)
             made = self._eager(shape, plan, of_source)
             self.look_at_model()
         shape.steps += 1
@@ -119,43 +120,65 @@ class Steps:
 
     def _eager(self, shape: BatchStep, plan: StepPlan, of_source: Closure) -> Made:
         buffers = BufferWatch(self._shared.model) if self._is_first else None
-        losses = torch.stack(shape.pair())
-        self._ranks.add(losses)  # before any rank may raise, or the others would wait for it
-        scalar_loss(losses.mean())
+        measured = self._measure(plan, of_source, lambda first: torch.stack(shape.pair(first and not shape.steps)))
+        if not shape.steps and torch.finfo(measured.loss.dtype).bits == 16:
+            warnings.warn(COARSE.format(str(measured.loss.dtype).removeprefix("torch.")), stacklevel=5)
         if buffers is not None:
             self._is_first = False
             for told in filter(None, (strangers(self._shared.targets, self._shared.model, shape.read), buffers.told)):
                 self._tell(told)
         if shape.losses is None:
-            shape.losses = torch.empty_like(losses)
-        loss = self._finish(plan, losses, of_source)
-        return Made(loss, "eager", self._no_graph or shape.no_graph or "first step of this batch shape")
+            shape.losses = measured.loss.new_empty(2)
+        self._optimizer.finish(plan, measured)
+        return Made(measured.loss, "eager", self._no_graph or shape.no_graph or "first step of this batch shape")
 
-    def _replay(self, shape: BatchStep, plan: StepPlan, of_source: Closure) -> Made:
-        assert shape.graph is not None
-        assert shape.losses is not None
-        missing = self._updates.send(plan)
-        shape.graph.replay()
-        self._ranks.add(shape.losses)
+    def _replay(self, shape: BatchStep, plan: StepPlan, missing: str, of_source: Closure) -> Made:
         if missing:
+            measured = self._measure(plan, of_source, lambda _: self._replayed(shape))
             self._updates.settle()
-            scalar_loss(shape.losses.mean())
-            return Made(
-                self._finish(plan, shape.losses, of_source), "graph", f"the update runs outside of the graph: {missing}"
-            )
+            self._optimizer.finish(plan, measured)
+            return Made(measured.loss, "graph", f"the update runs outside of the graph: {missing}")
+        losses = self._replayed(shape)
+        self._ranks.add(losses)
         if shape.tail is not None:
             shape.tail.replay()
         self._updates.replayed(plan)
-        return Made(shape.losses.mean() / self._ranks.size, "graph", "")
+        return Made(losses.mean() / self._ranks.size, "graph", "")
 
-    def _finish(self, plan: StepPlan, losses: Tensor, of_source: Closure) -> Tensor:
-        """Make the optimizer's update from the losses' sums over the ranks; their mean."""
-        plus, minus = (losses.double() / self._ranks.size).tolist()
-        loss = losses.mean() / self._ranks.size
-        slope = functional.projected_gradient(plus, minus, self._shared.eps)
-        measured = self._optimizer.with_source(plan, Measured([slope], loss), of_source)
-        self._optimizer.finish(plan, measured)
-        return loss
+    @staticmethod
+    def _replayed(shape: BatchStep) -> Tensor:
+        """Replay the forwards, with what is recorded beside them; the losses until the next replay."""
+        assert shape.graph is not None
+        assert shape.losses is not None
+        shape.graph.replay()
+        return shape.losses
+
+    def _aim(self, plan: StepPlan, radius: float) -> str:
+        """Have the next forwards at a radius; why the graph cannot make the update, in one line, or nothing."""
+        self._shared.eps = radius
+        return self._updates.send(plan, radius)
+
+    def _measure(self, plan: StepPlan, of_source: Closure, run: Callable[[bool], Tensor]) -> Measured:
+        """What the host makes a step of.
+
+        Args:
+            plan: Of the step, whose radius has been sent.
+            of_source: See `make`.
+            run: Gives the losses of a pair of forwards, told whether it is the step's first.
+        """
+        size, means = self._ranks.size, list[Tensor]()
+
+        def pair(radius: float) -> tuple[float, float]:
+            if radius != self._shared.eps:
+                self._aim(plan, radius)
+            losses = run(not means)
+            self._ranks.add(losses)  # before any rank may raise, or the others would wait for it
+            means.append(losses.mean() / size)
+            plus, minus = (losses.double() / size).tolist()
+            return plus, minus
+
+        scalars = plan.measurement.from_pairs(plan, pair)
+        return self._optimizer.with_source(plan, Measured(scalars, means[0]), of_source)
 
     def _record(self, shape: BatchStep, plan: StepPlan) -> None:
         compiled = self._shared.compiled

@@ -12,7 +12,7 @@ from helene import functional
 from helene.kernels import methods
 from helene.kernels.control import Control
 from helene.kernels.tiles import Tiles
-from helene.steps.plan import Probing, StepPlan
+from helene.steps.plan import StepPlan
 from helene.steps.zeroth import ZerothOrder
 
 HISTORY = 1024  # slopes kept on the device
@@ -48,13 +48,12 @@ class Updates:
         self._signs = False
         self._pending: list[StepPlan] = []  # replayed steps that the optimizer has not been told of
 
-    def send(self, plan: StepPlan) -> str:
+    def send(self, plan: StepPlan, radius: float) -> str:
         """Send a step, in the current stream's order; why its update cannot be the graph's, in one line, or nothing."""
-        method, probing = self._fused(plan), plan.probing
-        assert isinstance(probing, Probing)
+        method = self._fused(plan)
         reason, hypers = (method, None) if isinstance(method, str) else ("", method.rows(plan))
         key = plan.seed, plan.step, 0
-        self.control.send(key, probing.eps, (0.0, 0.0, float(bool(reason))), hypers)
+        self.control.send(key, radius, (0.0, 0.0, float(bool(reason))), hypers)
         return reason
 
     def prepare(self, plan: StepPlan) -> None:

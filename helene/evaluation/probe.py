@@ -289,13 +289,13 @@ def as_loss(value: Any) -> Tensor:
     return loss
 
 
-def finite(losses: Tensor) -> list[float]:
+def finite(losses: Tensor | Sequence[float]) -> list[float]:
     """The values of losses, flat, in one transfer.
 
     Raises:
         FloatingPointError: If one is not finite.
     """
-    values: list[float] = losses.double().reshape(-1).tolist()
+    values: list[float] = losses.double().reshape(-1).tolist() if isinstance(losses, Tensor) else list(losses)
     for value in values:
         if not math.isfinite(value):
             raise FloatingPointError(

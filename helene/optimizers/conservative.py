@@ -9,12 +9,14 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from helene.evaluation.probe import Closure, finite
+from helene.evaluation.probe import Closure, Displacement, finite
 from helene.rules import DecayLastRule
 from helene.steps.base import LearningRate
-from helene.steps.measurement import Chunk, Measured, Pairs
+from helene.steps.measurement import Chunk, Measured, PairOfLosses, Pairs
 from helene.steps.plan import Probing, StepPlan
 from helene.steps.zeroth import Directions, ZerothOrder
+
+SIDES = 1.0, -1.0  # of theta − side · lr g, in the order of the candidates
 
 
 class BestOfThree(Pairs):
@@ -34,17 +36,29 @@ class BestOfThree(Pairs):
         """See `Measurement`."""
         coefficients, loss = self.slopes(optimizer, closure, plan)
         assert isinstance(plan.probing, Probing)
-        here = optimizer.loss_here(closure) if plan.probing.two_sided else loss
-        move = _Move(optimizer, plan, optimizer.combination(plan, coefficients))
-        choice, least = 0.0, finite(here)[0]
-        for side in (1.0, -1.0):
-            try:
-                value = finite(optimizer.probe.loss(closure, move, -side))[0]
-            except FloatingPointError:
-                value = math.inf
-            if value < least:
-                choice, least = side, value
-        return Measured([*coefficients, choice], loss)
+        here = finite(optimizer.loss_here(closure) if plan.probing.two_sided else loss)[0]
+        along: Displacement
+        if self.not_from_pairs(plan):
+            along, radius = _Move(optimizer, plan, optimizer.combination(plan, coefficients)), 1.0
+        else:  # the copies are those of `from_pairs`, bit for bit
+            along, radius = optimizer.direction(plan), _radius(plan, *coefficients)
+        candidates = [_loss(optimizer, closure, along, -side * radius) for side in SIDES]
+        return Measured([*coefficients, _best(here, *candidates)], loss)
+
+    def not_from_pairs(self, plan: StepPlan) -> str:
+        """See `Measurement`."""
+        if reason := super().not_from_pairs(plan):
+            return reason
+        if len({rule.lr for rule in plan.rules}) > 1:
+            return "lr differs between layers, so that theta ± lr g is not on the line of the probes"
+        return ""
+
+    def from_pairs(self, plan: StepPlan, pair: PairOfLosses) -> list[float]:
+        """See `Measurement`: c and the choice, by three pairs; both losses of the second are L(theta)."""
+        slopes = super().from_pairs(plan, pair)
+        here = finite(pair(0.0))[0]
+        ascent, descent = pair(_radius(plan, *slopes))
+        return [*slopes, _best(here, descent, ascent)]
 
     def coefficients(self, plan: StepPlan, scalars: list[float]) -> list[float]:
         """See `Measurement`."""
@@ -63,7 +77,11 @@ class ZOConservative(ZerothOrder):
     Cost of a step: 5 forwards (2 for g, 3 for the candidates; 4 if one-sided, where L(theta) is known), 5 draws of z, 5
     passes over the parameters; no state. A candidate is a perturbed copy, so nothing has to be undone: a step that is
     refused leaves theta as it was, bit for bit. A candidate whose loss is not finite is refused. Candidates are rounded
-    to nearest, also where the step taken is rounded stochastically. lr is the middle of the ZO-LLM grid.
+    to nearest, also where the step taken is rounded stochastically. With one lr and one direction a candidate is theta
+    ± (lr c) z, the step taken theta ± lr (c z): equal up to rounding. lr is the middle of the ZO-LLM grid.
+
+    `helene.engine.Engine` makes such steps by three replays of one graph of two forwards, at the radii eps, 0 and lr c.
+    One of these six forwards, the other one at theta, is not counted among the step's.
 
     Args:
         params: Parameters, named parameters or groups of either; a group is a layer.
@@ -76,6 +94,29 @@ class ZOConservative(ZerothOrder):
 
     def __init__(self, params: Iterable[Any], lr: LearningRate = 1e-6, **options: Unpack[Directions]) -> None:
         super().__init__(params, {"lr": lr}, options)
+
+
+def _radius(plan: StepPlan, slope: float) -> float:
+    """lr c: how far the candidates are from theta along z; beyond float32, which z is in, they are not finite."""
+    radius = float(plan.rules[0].lr) * slope
+    return radius if abs(radius) <= torch.finfo(torch.float32).max else math.nan
+
+
+def _best(here: float, descent: float, ascent: float) -> float:
+    """The side of the lowest loss, 0 for theta; theta in a tie, and no candidate whose loss is not finite."""
+    choice, least = 0.0, here
+    for side, value in zip(SIDES, (descent, ascent), strict=True):
+        if math.isfinite(value) and value < least:
+            choice, least = side, value
+    return choice
+
+
+def _loss(optimizer: Any, closure: Closure, along: Displacement, radius: float) -> float:
+    """A candidate's loss, nan where it is not finite."""
+    try:
+        return finite(optimizer.probe.loss(closure, along, radius))[0]
+    except FloatingPointError:
+        return math.nan
 
 
 class _Move:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from helene.steps.plan import Probing, StepPlan
 
 Chunk = Callable[[int, int, int], Tensor]  # (index of a parameter, start, end) -> elements of g
+PairOfLosses = Callable[[float], tuple[float, float]]  # radius r -> L(theta + r z), L(theta − r z), finite or not
 
 
 class Measured(NamedTuple):
@@ -49,6 +50,18 @@ class Measurement:
 
     def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
         """Evaluate what the step needs."""
+        raise NotImplementedError
+
+    def not_from_pairs(self, plan: StepPlan) -> str:
+        """Why `from_pairs` does not give the scalars of `measure`, in one line; empty where it does."""
+        return f"{plan.method} measures something else than pairs of losses"
+
+    def from_pairs(self, plan: StepPlan, pair: PairOfLosses) -> list[float]:
+        """The scalars, from pairs of losses along one direction of the whole model, the first of them at eps.
+
+        Raises:
+            FloatingPointError: If a loss that the step cannot do without is not finite.
+        """
         raise NotImplementedError
 
     def num_scalars(self, probing: Any, num_blocks: int) -> int:
@@ -85,6 +98,23 @@ class Pairs(Measurement):
     def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
         """See `Measurement`."""
         return Measured(*self.slopes(optimizer, closure, plan))
+
+    def not_from_pairs(self, plan: StepPlan) -> str:
+        """See `Measurement`; a subclass has a `from_pairs` of its own, or none."""
+        probing: Any = plan.probing
+        if "from_pairs" not in vars(type(self)):
+            return super().not_from_pairs(plan)
+        if probing.num_directions != 1 or not probing.two_sided:
+            return f"num_directions is {probing.num_directions} and two_sided is {probing.two_sided}"
+        if not probing.is_one_direction:
+            return f"distribution is {probing.distribution!r} and direction_per_layer is {probing.direction_per_layer}"
+        return ""
+
+    def from_pairs(self, plan: StepPlan, pair: PairOfLosses) -> list[float]:
+        """See `Measurement`: c."""
+        probing: Any = plan.probing
+        plus, minus = finite(pair(probing.eps))
+        return [functional.projected_gradient(plus, minus, probing.eps)]
 
     def slopes(
         self, optimizer: Any, closure: Closure, plan: StepPlan, first_draw: int = 0

@@ -122,7 +122,8 @@ class StepPlan(NamedTuple):
         }
         curved = [rule.curvature for rule in self.rules if isinstance(rule, CurvatureRule)]
         decays = any(rule.weight_decay != 0 for rule in self.rules)
-        return self.measurement, probing, [(type(rule), rule.kept) for rule in self.rules], curved, self.storage, decays
+        kinds = [(type(rule), rule.kept) for rule in self.rules]
+        return self.measurement, self.measurement.not_from_pairs(self), probing, kinds, curved, self.storage, decays
 
     def fingerprint(self) -> str:
         """Every number and name of the plan as text, equal on every machine."""

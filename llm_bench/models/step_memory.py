@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from helene.engine.reasons import apart, not_one_pair
+from helene.engine.reasons import apart, not_pairs
 from helene.engine.schedule import Schedule, schedule_of, trace
 from helene.evaluation.blocks import ALIGNMENT, LEAST_BYTES
 from helene.evaluation.directions import DEVICE_CHUNK, Target, compute_dtype
@@ -129,7 +129,7 @@ def predict(
 
     if engine and first_order:
         return by_graph()
-    if not engine or not_one_pair(like.plan()):
+    if not engine or not_pairs(like.plan()):
         return plain()
     if apart(like.plan(), ever=True):
         return (by_graph() if like.source.has_backward else plain()).beside(captured())

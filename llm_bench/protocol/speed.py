@@ -86,10 +86,12 @@ class Speeds:
         if same:
             return statistics.median(same)
         at = methods.forwards(config.method, {k: v for k, v in config.hyper.items() if k != "direction_per_layer"})
-        forwards = statistics.fmean(at(step) for step in range(1, 101)) / 2
-        computed = self._computed(config, x, forwards)
+        pairs = statistics.fmean(at(step) for step in range(1, 101)) / 2
+        if _captured(config):
+            pairs = max(pairs, methods.captured_pairs(config.method))
+        computed = self._computed(config, x, pairs)
         if _captured(config) or config.device == "cpu":
-            mine = [y / self._computed(config, z, forwards) for method, z, y in points if method == config.method]
+            mine = [y / self._computed(config, z, pairs) for method, z, y in points if method == config.method]
             return computed * (statistics.median(mine) if mine else 1.0)
         host = [y for method, _, y in points if method == config.method] or [y for _, _, y in points]
         return max(computed, statistics.median(host) if host else _HOST * self.models[config.model].layers)
@@ -109,18 +111,18 @@ class Speeds:
         captures = _CAPTURE * self.models[config.model].layers * work.shapes
         return seconds + (captures if _captured(config) else 0.0)
 
-    def _computed(self, config: RunConfig, x: float, forwards: float) -> float:
+    def _computed(self, config: RunConfig, x: float, pairs: float) -> float:
         """Seconds of a captured step, or of a CPU's: pairs of forwards, and what groups or plain steps add to them."""
         of_a_layer = 0.0
         if config.device != "cpu":
             of_a_layer += _OF_GROUPS * methods.takes_examples(config.method)
             of_a_layer += _HOST * methods.plain_share(config.method) * _captured(config)
-        return self._line(config, x) * forwards + of_a_layer * self.models[config.model].layers
+        return self._line(config, x) * pairs + of_a_layer * self.models[config.model].layers
 
     def _line(self, config: RunConfig, x: float) -> float:
         """Seconds of two captured forwards of x multiply-adds."""
         measured = self.points.get(_group(config, captured=True), [])
-        points = [(z, y) for m, z, y in measured if not (methods.takes_examples(m) or methods.plain_share(m))]
+        points = [(z, y) for m, z, y in measured if _is_one_pair(m)]
         slope, launches = 2.0 / self._rate(config), _LAUNCHES * self.models[config.model].layers
         if config.device == "cpu":
             launches = 0.0
@@ -156,6 +158,12 @@ def steady_seconds(result: Mapping[str, Any]) -> float | None:
 
 def _captured(config: RunConfig) -> bool:
     return config.engine and methods.captured(config.method)
+
+
+def _is_one_pair(method: str) -> bool:
+    """Whether each captured step is two forwards and an update."""
+    of_pairs = methods.takes_compiled(method) and not methods.plain_share(method)
+    return of_pairs and methods.captured_pairs(method) == 1
 
 
 def _group(config: RunConfig, captured: bool | None = None) -> tuple[Any, ...]:

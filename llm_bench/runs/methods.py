@@ -81,6 +81,7 @@ def get_method(name: str) -> Method:
     return METHODS[name]
 
 
+@cache
 def is_first_order(name: str) -> bool:
     """Whether the method needs gradients."""
     from helene.steps.first import FirstOrder
@@ -101,6 +102,7 @@ def takes_packed(name: str) -> bool:
     return captured(name) and not takes_examples(name)
 
 
+@cache
 def takes_examples(name: str) -> bool:
     """Whether the method is told the loss of each example, not their mean."""
     from helene.steps.plan import names
@@ -108,24 +110,30 @@ def takes_examples(name: str) -> bool:
     return name in METHODS and "groups" in names(_class(get_method(name)).PROBING)
 
 
+@cache
 def captured(name: str) -> bool:
     """Whether an engine captures what its steps evaluate: losses, a slope or a gradient."""
-    return is_first_order(name) or _class(get_method(name)).__name__ == "ForwardGrad" or _by_groups_or_pairs(name)
+    slope = _class(get_method(name)).__name__ == "ForwardGrad"
+    return slope or is_first_order(name) or takes_examples(name) or _is_of_pairs(name)
 
 
 def takes_compiled(name: str) -> bool:
-    """Whether its captured forwards may run compiled blocks: those of one pair of losses."""
-    return not is_first_order(name) and _is_one_pair(name)
+    """Whether its captured forwards may run compiled blocks: those of pairs of losses."""
+    return not is_first_order(name) and _is_of_pairs(name)
 
 
-def _by_groups_or_pairs(name: str) -> bool:
-    return takes_examples(name) or _is_one_pair(name)
+@cache
+def _is_of_pairs(name: str) -> bool:
+    from helene.engine.reasons import not_pairs
+
+    return not not_pairs(_toy(name, {}).plan())
 
 
-def _is_one_pair(name: str) -> bool:
-    from helene.engine.reasons import not_one_pair
-
-    return not not_one_pair(_toy(name, {}).plan())
+@cache
+def captured_pairs(name: str) -> int:
+    """Pairs of forwards of a captured step that estimates no h; a method that needs 5 forwards has 3."""
+    plan = _toy(name, {}).plan()
+    return -(-int(plan.measurement.forwards(plan.probing, 1)) // 2)
 
 
 @cache

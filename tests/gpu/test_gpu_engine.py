@@ -11,7 +11,7 @@ import torch
 from engine_models import TiedModel, batch_of, loss
 from torch import Tensor, nn
 
-from helene import Helene, MeZO, Trajectory, ZOAdam, ZONewton
+from helene import Helene, MeZO, Trajectory, ZOAdam, ZOConservative, ZONewton
 from helene.engine import Engine
 
 pytestmark = pytest.mark.gpu
@@ -45,6 +45,8 @@ METHODS: list[Any] = [
     (Helene, {"lr": 1e-4, "anneal_horizon": 100, "batch_size": 16, "interval": 5, "curvature": "backprop"}),
     (ZOAdam, {"lr": 1e-3, "state_dtype": "bfloat16"}),
     (ZONewton, {"lr": 1e-6, "batch_size": 16, "denominator_eps": 1.0}),
+    (ZOConservative, {"lr": 1e-3}),
+    (ZOConservative, {"lr": 3e-3, "weight_decay": 0.1}),
 ]
 
 

@@ -10,7 +10,7 @@ import torch
 from engine_models import TiedModel, batch_of, loss
 from torch import Tensor, nn
 
-from helene import Helene, MeZO, ZOAdam, ZOConservative, ZONewton
+from helene import FZOO, Helene, MeZO, ZOAdam, ZONewton
 from helene.engine import Engine
 from helene.engine.batches import Layout, pad_to_bucket
 from helene.engine.schedule import Call, make_schedule, trace
@@ -114,8 +114,8 @@ def test_an_exception_leaves_everything_as_before() -> None:
 
 def test_what_the_engine_cannot_do_is_done_by_the_optimizer_or_refused() -> None:
     model = TiedModel()
-    with pytest.warns(UserWarning, match=r"made by optimizer\.step: ZOConservative measures more than one pair"):
-        engine = Engine(model, ZOConservative(model.named_parameters(), lr=1e-3, model=model), loss)
+    with pytest.warns(UserWarning, match=r"made by optimizer\.step: FZOO measures something else than pairs"):
+        engine = Engine(model, FZOO(model.named_parameters(), lr=1e-3, model=model), loss)
     engine.step(batch_of(0))
     assert engine.mode == "plain"
     with pytest.raises(ValueError, match="zeroth-order optimizer"):

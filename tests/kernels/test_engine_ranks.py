@@ -55,9 +55,16 @@ def _said(make: Callable[[], Any]) -> str:
     return ""
 
 
-def _trajectory(rank: int) -> tuple[list[float], list[Any]]:
+def _conservative(model: Any) -> Engine:
+    optimizer = ZOConservative(model.named_parameters(), lr=1e-3, seed=5, model=model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Engine(model, optimizer, loss, capture="repeat", check_every=2)
+
+
+def _trajectory(rank: int, make: Callable[[Any], Engine] = _engine) -> tuple[list[float], list[Any]]:
     model = _model()
-    engine = _engine(model)
+    engine = make(model)
     losses = []
     for step in range(STEPS):
         share = {name: value[ROWS * rank : ROWS * (rank + 1)] for name, value in batch_of(step, 2 * ROWS).items()}
@@ -143,6 +150,7 @@ def _rank(rank: int, port: int, results: Any) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     results.put((rank, "trajectory", _trajectory(rank)))
+    results.put((rank, "conservative", _trajectory(rank, _conservative)))
     results.put((rank, "mismatches", _mismatches(rank)))
     results.put((rank, "shards", _shards(rank)))
     results.put((rank, "of shards", _of_shards(rank)))
@@ -172,7 +180,7 @@ def found() -> Iterator[dict[tuple[int, str], Any]]:
     for process in processes:
         process.start()
     gathered = {}
-    for _ in range(11):  # six parts of rank 0, five of rank 1
+    for _ in range(13):  # seven parts of rank 0, six of rank 1
         rank, part, value = results.get(timeout=120)
         gathered[rank, part] = value
     yield gathered
@@ -180,19 +188,23 @@ def found() -> Iterator[dict[tuple[int, str], Any]]:
         process.join(30)
 
 
-def test_two_ranks_make_the_step_of_one_with_both_shares(found: dict[tuple[int, str], Any]) -> None:
+@pytest.mark.parametrize(("make", "part"), [(_engine, "trajectory"), (_conservative, "conservative")])
+def test_two_ranks_make_the_step_of_one_with_both_shares(
+    make: Callable[[Any], Engine], part: str, found: dict[tuple[int, str], Any]
+) -> None:
     """The ranks' parameters are equal to the bit; to the whole batch's they are up to the rounding of the losses.
 
     Two losses of 4.7, each off by 2 units in the last place, put c off by 4 · 2^-24 · 4.7 / eps = 1.1e-3; lr 1e-3, |z|
-    up to 4.5 and a momentum that sums to 9 over four steps make 5e-5 of it.
+    up to 4.5 and a momentum that sums to 9 over four steps make 5e-5 of it. Without the momentum it is 2e-5, and losses
+    of candidates differ by lr c², a thousand times their rounding.
     """
     model = _model()
-    engine = _engine(model)
+    engine = make(model)
     expected = [float(engine.step(batch_of(step, 2 * ROWS))) for step in range(STEPS)]
     for rank in range(2):
-        losses, weights = found[rank, "trajectory"]
+        losses, weights = found[rank, part]
         assert losses == pytest.approx(expected, rel=1e-5)
-        for mine, other, whole in zip(weights, found[0, "trajectory"][1], model.parameters(), strict=True):
+        for mine, other, whole in zip(weights, found[0, part][1], model.parameters(), strict=True):
             assert (mine == other).all()
             torch.testing.assert_close(torch.from_numpy(mine), whole.detach(), rtol=0, atol=5e-5)
 

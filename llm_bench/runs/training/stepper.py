@@ -148,7 +148,7 @@ def make_stepper(
     if not engine_available():
         raise ValueError("engine = true needs a CUDA device and helene.engine; set engine = false")
     if not methods.captured(method):
-        reason = importlib.import_module("helene.engine.reasons").not_one_pair(optimizer.plan())
+        reason = importlib.import_module("helene.engine.reasons").not_pairs(optimizer.plan())
         raise ValueError(f"{method} has no captured step ({reason}); set engine = false")
     if engine == "compiled" and not methods.takes_compiled(method):
         raise ValueError(f"{method} has no compiled step; set engine = true")
