@@ -134,8 +134,10 @@ class Steps:
 
     def _replay(self, shape: BatchStep, plan: StepPlan, missing: str, of_source: Closure) -> Made:
         if missing:
-            measured = self._measure(plan, of_source, lambda _: self._replayed(shape))
-            self._updates.settle()
+            try:
+                measured = self._measure(plan, of_source, lambda _: self._replayed(shape))
+            finally:
+                self._updates.settle()
             self._optimizer.finish(plan, measured)
             return Made(measured.loss, "graph", f"the update runs outside of the graph: {missing}")
         losses = self._replayed(shape)

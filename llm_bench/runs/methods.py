@@ -131,9 +131,9 @@ def _is_of_pairs(name: str) -> bool:
 
 @cache
 def captured_pairs(name: str) -> int:
-    """Pairs of forwards of a captured step that estimates no h; a method that needs 5 forwards has 3."""
+    """Pairs of forwards of a captured step that estimates no h: 3 where it needs 5 forwards, 0 without pairs."""
     plan = _toy(name, {}).plan()
-    return -(-int(plan.measurement.forwards(plan.probing, 1)) // 2)
+    return -(-int(plan.measurement.forwards(plan.probing, 1)) // 2) if takes_compiled(name) else 0
 
 
 @cache

@@ -227,3 +227,30 @@ def test_a_step_is_six_forwards_and_the_first_looks_once_whether_they_disturb_ea
     assert counts["MeZO"][1:] == [2, 2]
     assert counts["ZOConservative"] == [count + 4 for count in counts["MeZO"]]
     assert ZOConservative([nn.Parameter(torch.ones(1))]).forwards_at(1) == 5
+
+
+def test_candidates_are_the_same_copies_on_both_paths() -> None:
+    """So that a choice between losses within rounding of each other cannot differ: every loss is equal to the bit."""
+    seen: list[list[list[float]]] = []
+    for plainly in (True, False):
+        torch.manual_seed(0)
+        model, steps = TiedModel(), list[list[float]]()
+
+        def told(model: Any, batch: dict[str, Tensor], steps: list[list[float]] = steps) -> Tensor:
+            value = loss(model, batch)
+            steps[-1].append(float(value))
+            return value
+
+        optimizer = ZOConservative(model.named_parameters(), lr=1e-3, model=model)
+        engine = _engine(model, optimizer, told)
+        for step in range(5):
+            batch = batch_of(step)
+            steps.append([])
+            if plainly:
+                optimizer.step(lambda m=model, b=batch, of=told: of(m, b))
+                steps[-1].append(steps[-1][2])  # a pair has two losses at theta
+            else:
+                engine.step(batch)
+        seen.append([sorted(losses) for losses in steps[1:]])
+    assert seen[0] == seen[1]
+    assert all(len(losses) == 6 for losses in seen[0])

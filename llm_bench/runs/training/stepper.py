@@ -83,7 +83,7 @@ class EngineStepper(_OfBatches):
         module: See `_OfBatches`.
         optimizer: Likewise.
         loss: Likewise.
-        compiled: Whether the model's repeated blocks are compiled; of methods of one pair of losses alone.
+        compiled: Whether the model's repeated blocks are compiled; of methods of pairs of losses alone.
     """
 
     def __init__(self, module: Any, optimizer: Any, loss: Loss, compiled: bool = False) -> None:
