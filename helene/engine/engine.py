@@ -10,15 +10,15 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from helene.engine import batches, reasons
-from helene.engine.batch_step import Shared
 from helene.engine.batches import Loss, on_device
 from helene.engine.gradients import Gradients
-from helene.engine.lanes import Worker
-from helene.engine.pair import Streams
+from helene.engine.pairs.batch_step import Shared
+from helene.engine.pairs.lanes import Worker
+from helene.engine.pairs.pair import Streams
+from helene.engine.pairs.schedule import UNIT_BYTES, Schedule
+from helene.engine.pairs.steps import Steps
+from helene.engine.pairs.updates import Updates
 from helene.engine.ranks import Ranks
-from helene.engine.schedule import UNIT_BYTES, Schedule
-from helene.engine.steps import Steps
-from helene.engine.updates import Updates
 from helene.evaluation.compiled import Compiled
 from helene.steps.plan import StepPlan
 from helene.steps.zeroth import ZerothOrder

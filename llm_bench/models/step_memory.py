@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from helene.engine.pairs.schedule import Schedule, schedule_of, trace
 from helene.engine.reasons import apart, not_pairs
-from helene.engine.schedule import Schedule, schedule_of, trace
 from helene.evaluation.blocks import ALIGNMENT, LEAST_BYTES
 from helene.evaluation.directions import DEVICE_CHUNK, Target, compute_dtype
 from helene.evaluation.probe import held_by

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from helene import FZOO, Helene, MeZO, ZOAdam, ZONewton
 from helene.engine import Engine
 from helene.engine.batches import Layout, pad_to_bucket
-from helene.engine.schedule import Call, make_schedule, trace
+from helene.engine.pairs.schedule import Call, make_schedule, trace
 from helene.evaluation.directions import Target
 
 RINGS: list[dict[str, Any]] = [

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helene.engine.schedule import Call, Changed, LookupMode, Schedule
+from helene.engine.pairs.schedule import Call, Changed, LookupMode, Schedule
 from helene.evaluation.reads import ReadWatch
 from helene.evaluation.swap import CALLED_ELSEWHERE
 from helene.evaluation.undo import Undo

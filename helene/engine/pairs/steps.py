@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from helene.engine.batch_step import BatchStep, Shared
 from helene.engine.batches import Layout
+from helene.engine.pairs.batch_step import BatchStep, Shared
 from helene.engine.ranks import Ranks
 from helene.engine.reasons import first_line
 from helene.engine.watch import ModelWatch, OptimizerWatch

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from helene.engine.schedule import Schedule, Unit
+from helene.engine.pairs.schedule import Schedule, Unit
 from helene.evaluation.blocks import Block
 from helene.kernels.tiles import Piece, Tiles
 
 if TYPE_CHECKING:
-    from helene.engine.batch_step import Shared
+    from helene.engine.pairs.batch_step import Shared
 
 
 class Copies:

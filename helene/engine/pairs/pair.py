@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from helene.engine.copies import Copies
-from helene.engine.lanes import Lane, Worker, hook
-from helene.engine.schedule import Changed
+from helene.engine.pairs.copies import Copies
+from helene.engine.pairs.lanes import Lane, Worker, hook
+from helene.engine.pairs.schedule import Changed
 from helene.evaluation.compiled import Compiled
 from helene.evaluation.directions import Target
 from helene.evaluation.reads import ReadWatch

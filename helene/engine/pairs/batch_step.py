@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from helene.engine.batches import Layout, Static
-from helene.engine.copies import Copies
 from helene.engine.graphs import Recorded, Repeated, capturing, give_up
-from helene.engine.lanes import Worker
-from helene.engine.pair import Pair, Streams, check_independence
-from helene.engine.schedule import Call, Changed, Schedule, schedule_of, trace
-from helene.engine.updates import Updates
+from helene.engine.pairs.copies import Copies
+from helene.engine.pairs.lanes import Worker
+from helene.engine.pairs.pair import Pair, Streams, check_independence
+from helene.engine.pairs.schedule import Call, Changed, Schedule, schedule_of, trace
+from helene.engine.pairs.updates import Updates
 from helene.evaluation.agreement import check_agreement
 from helene.evaluation.compiled import Compiled
 from helene.evaluation.directions import Direction, Target
