@@ -304,12 +304,9 @@ def profiles(recorder: Recorder, rows: int, length: int, arguments: argparse.Nam
     steppers: dict[str, Callable[[], Any]] = {"two forwards": CapturedForwards(lambda: language_loss(base, batch))}
     for name in ("MeZO", "HELENE, bf16 state"):
         model = copy.deepcopy(base)
-        if name.startswith("MeZO"):
-            optimizer: Any = MeZO(model.named_parameters(), LR, model=model)
-        else:
-            optimizer = Helene(model.named_parameters(), LR, state_dtype="bfloat16", model=model, **HELENE)
-        engine = Engine(model, optimizer, language_loss)
-        steppers[name] = partial(engine.step, batch)
+        steppers[name] = partial(Engine(model, FULL[name](model), language_loss).step, batch)
+    model = copy.deepcopy(base)
+    steppers[GROUPED] = partial(GroupEngine(model, _grouped(model), row_losses, doubled={}).step, batch)
     for name, step in steppers.items():
         for _ in range(4):
             step()
