@@ -52,7 +52,7 @@ class Speeds:
     """What measured runs tell of others.
 
     Args:
-        records: Of runs; those that made no steps are passed over.
+        records: Of runs; those that made no steps or shared their card are passed over.
         models: Sizes by the names that configs have.
     """
 
@@ -61,7 +61,7 @@ class Speeds:
         self.points: dict[Any, list[tuple[str, float, float]]] = defaultdict(list)
         for record in records:
             seconds = steady_seconds(record.result)
-            if seconds is None or record.config.get("model") not in models:
+            if seconds is None or record.config.get("model") not in models or not had_the_card_alone(record):
                 continue
             config = from_dict(record.config)
             work = typical(config)
@@ -138,6 +138,12 @@ class Speeds:
         if config.device == "cpu":
             return _CPU_RATE
         return _RATES[config.products if config.dtype == "float32" else "bfloat16"]
+
+
+def had_the_card_alone(record: Record) -> bool:
+    """Whether no other run was on its card, or its seconds tell nothing; the command of such runs has ``--sharing``."""
+    words = str(record.provenance.get("command", "")).split()
+    return "--sharing" not in words or words[words.index("--sharing") + 1] == "1"
 
 
 def loading_seconds() -> float:

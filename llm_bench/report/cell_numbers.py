@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from helene.lab.runs.store import Record
+from llm_bench.protocol.speed import had_the_card_alone
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Numbers:
         target: Dev metric that ended the count, or None.
         steps: Median steps to the target; inf where most runs missed it.
         forwards: Median forwards to it.
-        seconds: Median training seconds to it.
-        training_seconds: Median of the whole run.
+        seconds: Median training seconds to it; None where all runs shared their card with others.
+        training_seconds: Median of the whole run, likewise.
         speed: Median tokens a second of training, padding left out.
         bytes: Highest peak of a step, where the device counts.
         statuses: Of the runs.
@@ -68,7 +69,8 @@ class Numbers:
 
 def numbers(records: Sequence[Record]) -> Numbers | None:
     """Numbers of a cell's test runs; None where none has a test metric."""
-    results = [record.result for record in records if record.result.get("test")]
+    tested = [record for record in records if record.result.get("test")]
+    results, alone = ([r.result for r in found] for found in (tested, filter(had_the_card_alone, tested)))
     if not results:
         return None
     values = [100.0 * result["test"]["metric"] for result in results]
@@ -78,8 +80,8 @@ def numbers(records: Sequence[Record]) -> Numbers | None:
     aucs = [result["test"]["auc"] for result in results if result["test"]["auc"] is not None]
     targets: list[dict[str, Any]] = [result["target"] for result in results if result.get("target")]
     peaks = [result["peak_bytes"]["step"] for result in results if result.get("peak_bytes", {}).get("step")]
-    seconds = [result["training_seconds"] for result in results if "training_seconds" in result]
-    speeds = [r["tokens"] / r["training_seconds"] for r in results if r.get("tokens") and r.get("training_seconds")]
+    seconds = [result["training_seconds"] for result in alone if "training_seconds" in result]
+    speeds = [r["tokens"] / r["training_seconds"] for r in alone if r.get("tokens") and r.get("training_seconds")]
     return Numbers(
         tuple(values),
         float(np.mean(values)),
@@ -90,7 +92,7 @@ def numbers(records: Sequence[Record]) -> Numbers | None:
         targets[0]["value"] if targets else None,
         _median([t["steps"] for t in targets]),
         _median([t["forwards"] for t in targets]),
-        _median([t["training_seconds"] for t in targets]),
+        _median([r["target"]["training_seconds"] for r in alone if r.get("target")]),
         _median(seconds),
         _median(speeds),
         max(peaks) if peaks else None,

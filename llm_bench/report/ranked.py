@@ -21,7 +21,7 @@ NUMERIC = (1, 4, 5, 6, 7)  # of these columns
 ROWS = "ʳ marks an interval of the test rows' sampling: no seed changes that result."
 CAPTION = (
     "Test metric at the best dev step, mean over seeds, best first. Steps and seconds: medians over seeds, evaluation "
-    f"left out. GiB: the most that steps held on the card. {ROWS}"
+    f"left out; no seconds where runs shared a card. GiB: the most that steps held on the card. {ROWS}"
 )
 
 
@@ -78,7 +78,7 @@ def interval_of(found: Numbers) -> str | None:
 
 def to_target(steps: float | None, seconds: float | None) -> tuple[str | None, str | None]:
     """Steps and seconds for people, medians over seeds; one mark where most missed it, or where there is none."""
-    if steps is None or seconds is None:
+    if steps is None:
         return "no target", None
     return ("not reached", None) if math.isinf(steps) else (f"{steps:,.0f}", seconds_of(seconds))
 

@@ -58,7 +58,7 @@ def faults_of_one(record):
         yield "its status is not what its curve says"
     if (result.get("test") is not None) != (config["role"] == "test"):
         yield "it was tested, or not, against its role"
-    yield from floor_faults(config, result["optimizer"]["layers"])
+    yield from floor_faults(config, result["optimizer"].get("layers", []))
 
 
 def floor_faults(config, layers):

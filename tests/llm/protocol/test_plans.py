@@ -18,7 +18,7 @@ from llm_bench.protocol.execute import Bench, Clock
 from llm_bench.protocol.paper_tables import CONTROL, TABLES
 from llm_bench.protocol.plan import Cell, cells, cells_of_table, choose
 from llm_bench.protocol.presets import PRESETS, TUNING_SEED, get_preset
-from llm_bench.protocol.speed import Model, Speeds, steady_seconds
+from llm_bench.protocol.speed import Model, Speeds, had_the_card_alone, steady_seconds
 from llm_bench.protocol.work import counted, typical
 from llm_bench.report.cell_numbers import interval, numbers
 from llm_bench.runs.config import UNTRAINED, RunConfig, from_dict
@@ -184,6 +184,7 @@ def test_estimates_are_right_on_tasks_that_were_not_measured():
     rows = [r for path in sorted((committed_pages.RECORDS / "rows").glob("*/*.jsonl")) for r in read_jsonl(path)]
     rows = [r for r in rows if r.config["role"] in ("tune", "test") and r.result.get("steps") == r.config["steps"]]
     rows = [r for r in rows if r.config["steps"] and "H200" in r.provenance["gpu"][0] and captured_once(r.result)]
+    rows = [r for r in rows if had_the_card_alone(r)]
     for task in ("sst2", "copa", "rte", "cb", "squad"):
         speeds = Speeds([r for r in rows if r.config["task"] != task], models)
         ratios = {}
@@ -237,3 +238,12 @@ def test_work_is_counted_from_the_rows(toy_data, tmp_path):
     assert work.dev == sum(len(row) for e in session.tokens(config).dev for row in e.rows)
     assert work.test_rows == len(session.tokens(config).split.test)
     assert counted(dataclasses.replace(config, engine=True), env).shapes == 1
+
+
+@pytest.mark.parametrize(("words", "alone"), [("", True), (" --sharing 1 --out o", True), (" --sharing 2", False)])
+def test_seconds_of_runs_that_shared_a_card_are_left_out(words, alone):
+    config = dataclasses.replace(plan.tuning_runs(SMALL, MEZO, "m", "cuda")[0], engine=True)
+    result = {"status": "out_of_budget", "steps": 10, "training_seconds": 3.0}
+    record = Record.of("x", config.to_dict(), result, {"command": f"python -m tools.gpu_rows{words}"})
+    assert had_the_card_alone(record) == alone
+    assert Speeds([record], {"m": Model(10, 2, 1)}).known(config) == alone
