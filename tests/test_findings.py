@@ -322,6 +322,28 @@ def test_what_packing_brings():
     assert table("docs/findings/engine.md", "| task, causal")[1:] == rows
 
 
+def test_what_the_rest_of_the_padding_costs():
+    """A place from two tasks' steps; a capture from what the first look's steps take beyond later ones."""
+    told = {}
+    for task in ("sst2", "rte"):
+        runs = [r.result for r in read_jsonl(LLM / "rows" / f"all/causal-{task}.jsonl") if r.config["method"] == "mezo"]
+        runs = [r for r in runs if r["status"] != "diverged" and r.get("padded_tokens")]
+        shapes = [sum(made["steps"] for made in r["steps_made"] if made["mode"] == "eager") for r in runs]
+        steady = [speed.steady_seconds(r) for r in runs]
+        first = [
+            r["curve"]["training_seconds"][1] - r["curve"]["step"][1] * s for r, s in zip(runs, steady, strict=True)
+        ]
+        capture = median(seconds / count for seconds, count in zip(first, shapes, strict=True))
+        held, computed = (median(r[key] / r["steps"] for r in runs) for key in ("tokens", "padded_tokens"))
+        told[task] = computed, median(steady), computed - held, capture
+    (places, seconds, padding, capture), (more, longer, *_) = told["sst2"], told["rte"]
+    place = (longer - seconds) / (more - places)
+    text = " ".join((ROOT / "docs/findings/engine.md").read_text(encoding="utf-8").split())
+    assert f"a place takes {1e3 * place:.4f} ms" in text
+    assert f"takes {1e3 * place * padding:.1f} ms of a step, {2000 * place * padding:.1f} seconds" in text
+    assert f"A sum's capture takes {capture:.1f}." in text
+
+
 def test_what_compiled_layers_bring():
     page, seconds = "docs/findings/engine.md", dict[tuple[str, int, str], float]()
     capture: dict[tuple[str, int], float] = {}
