@@ -9,11 +9,15 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from helene.inputs.files import check_apart, write_text
+from helene.lab.runs.records import read_jsonl
+from helene.lab.runs.store import Record
+from llm_bench.report.cell_numbers import Numbers, numbers
+from llm_bench.report.compare import TASKS, lead
 
 RECORDS = Path(__file__).parent / "records"
 COMMAND = "python -m llm_bench.claims"
@@ -22,18 +26,107 @@ SPEED = ("SPEED-20x", "SPEED-10x", "SPEED-2x")
 FLOORS = {"0.9": "helene-floor-0.9", "1": "helene", "2": "helene-floor-2", "3": "helene-floor-3"}
 
 
+MEMORY = {"8-bit": "HELENE, 8-bit state", "bf16": "HELENE, bf16 state", "fp32": "HELENE, fp32 state"}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the file anew."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=Path, default=RECORDS / "rows" / "small/causal-sst2.jsonl")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="folder of the committed records")
     parser.add_argument("--out", type=Path, default=RECORDS / "claims.jsonl")
-    parser.add_argument("--parts", type=Path, default=RECORDS / "rows" / "parts/causal-sst2.jsonl")
     arguments = parser.parse_args(argv)
-    check_apart(arguments.out, arguments.rows)
-    check_apart(arguments.out, arguments.parts)
-    rows, parts = (path.read_text(encoding="utf-8").splitlines() for path in (arguments.rows, arguments.parts))
-    write_text(arguments.out, claims(rows) + floors(parts))
+    used = sources(arguments.records)
+    for path in used:
+        check_apart(arguments.out, path)
+    write_text(arguments.out, told(arguments.records))
     return 0
+
+
+def sources(records: Path) -> list[Path]:
+    """The files that answers are read off."""
+    rows = records / "rows"
+    found = [rows / "small" / "causal-sst2.jsonl", rows / "parts" / "causal-sst2.jsonl"]
+    return [*found, *_tables(records), records / "memory-h200.jsonl"]
+
+
+def _tables(records: Path) -> list[Path]:
+    return [*sorted((records / "rows" / "all").glob("*.jsonl")), records / "rows" / "table-3" / "causal-sst2.jsonl"]
+
+
+def told(records: Path) -> str:
+    """All lines, from a folder laid out as the committed records are."""
+    small, parts, *_, memory = sources(records)
+    lines = [path.read_text(encoding="utf-8").splitlines() for path in (small, parts)]
+    return claims(lines[0]) + floors(lines[1]) + pairs(map(read_jsonl, _tables(records))) + peaks(read_jsonl(memory))
+
+
+def pairs(files: Iterable[Sequence[Record]]) -> str:
+    """The lines of TAB-1.5 and TAB-consistent, from test runs of MeZO and HELENE on the same task and tuning.
+
+    Args:
+        files: Of one task each. Where two have the same kind, task and tuning, the first counts.
+
+    Raises:
+        ValueError: If no file has both methods.
+    """
+    found: dict[tuple[str, str, str], dict[str, Numbers]] = {}
+    for records in files:
+        here: dict[tuple[str, str, str], dict[str, list[Record]]] = {}
+        for r in records:
+            if r.config["method"] in ("mezo", "helene") and r.config["role"] == "test":
+                cell = here.setdefault((r.config["kind"], r.config["task"], r.config["tuning"]), {})
+                cell.setdefault(r.config["method"], []).append(r)
+        for key, runs in here.items():
+            both = {method: numbers(of) for method, of in runs.items()}
+            if len(both) == 2 and key not in found:
+                found[key] = {method: value for method, value in both.items() if value is not None}
+    leads = {key: lead(of["helene"], of["mezo"]) for key, of in found.items() if len(of) == 2}
+    if not leads:
+        raise ValueError("no records hold test runs of both mezo and helene; run their rows first")
+    full = {key: value.points for key, value in leads.items() if key[2] == "full"}
+    ordered = [f"{points:+.1f} ({_named(key)})" for key, points in sorted(full.items(), key=lambda one: one[1])]
+    others = [f"{_named(key)} {value.points:+.1f}" for key, value in leads.items() if key[2] != "full"]
+    mean = f"over {len(full)} tasks with full tuning HELENE − MeZO is {statistics.fmean(full.values()):+.1f} points"
+    average = f"{mean} in the mean, from {ordered[0]} to {ordered[-1]}; {', '.join(others)}."
+    ahead, sure = sum(v.points > 0 for v in leads.values()), [v for v in leads.values() if v.sure]
+    consistent = (
+        f"of {len(leads)} pairs of cells HELENE's mean is the higher one in {ahead}, beyond noise in "
+        f"{sum(v.points > 0 for v in sure)}; MeZO's is beyond noise in {sum(v.points < 0 for v in sure)}."
+    )
+    return _line("TAB-1.5", average) + _line("TAB-consistent", consistent)
+
+
+def _named(key: tuple[str, str, str]) -> str:
+    kind, task, tuning = key
+    return f"{TASKS.get(task, task)}, {kind}" + ("" if tuning == "full" else f", {tuning}")
+
+
+def peaks(records: Sequence[Record]) -> str:
+    """The lines of MEM-3x and MEM-12x, from peak bytes of steps of OPT-1.3B's shape, 16 x 64 tokens.
+
+    Raises:
+        ValueError: If a way to tune is missing.
+    """
+    held = {r.config["name"]: r.result["peak_bytes"] for r in records if _is_of_opt(r)}
+    names = ["MeZO", *MEMORY.values(), "FT Adam, fp32 weights", "FT Adam, bf16 weights"]
+    if missing := [name for name in names if held.get(name) is None]:
+        raise ValueError(f"the records have no peak of {missing[0]}; measure it first")
+    ratio = {name: held[name] / held["MeZO"] for name in names}
+    where = "OPT-1.3B's shape, 16 x 64 tokens, MeZO with bf16 weights"
+    states = ", ".join(f"{ratio[name]:.1f} with {bits} state" for bits, name in MEMORY.items())
+    adam = f"{ratio[names[-2]]:.1f} with fp32 weights, {ratio[names[-1]]:.1f} with bf16 weights"
+    return _line("MEM-3x", f"{where}: HELENE takes {states} times its peak.") + _line(
+        "MEM-12x", f"{where}: full fine-tuning with Adam takes {adam} times its peak."
+    )
+
+
+def _is_of_opt(record: Record) -> bool:
+    return (record.config["model"], record.config["batch"]) == ("opt-1.3b", "16x64")
+
+
+def _line(claim: str, answer: str) -> str:
+    entry = {"claim": claim, "verdict": "outside_hypotheses", "answer": answer, "command": COMMAND}
+    return json.dumps(entry, ensure_ascii=False) + "\n"
 
 
 def claims(lines: Sequence[str]) -> str:
@@ -52,8 +145,7 @@ def claims(lines: Sequence[str]) -> str:
     where = f"{config['task']} ({config['kind']} {config['model']}, {config['tuning']} tuning)"
     told = f"{_sentence('MeZO', found['mezo'])}, {_sentence('HELENE', found['helene'])}"
     answer = f"on {where}, dev target {config['target']}: {told}."
-    entry = {"verdict": "outside_hypotheses", "answer": answer, "command": COMMAND}
-    return "".join(json.dumps({"claim": claim, **entry}) + "\n" for claim in SPEED)
+    return "".join(_line(claim, answer) for claim in SPEED)
 
 
 def floors(lines: Sequence[str]) -> str:
@@ -68,8 +160,7 @@ def floors(lines: Sequence[str]) -> str:
     told = "; ".join(f"floor {floor}: {_accuracies(tests)}" for floor, tests in runs.items())
     where = f"{config['task']} ({config['kind']} {config['model']}, {config['tuning']} tuning, {config['steps']} steps)"
     answer = f"on {where}, step sizes tuned, test accuracy in % by seed: {told} († as loaded: no step was better)."
-    entry = {"claim": "ABL-floor", "verdict": "outside_hypotheses", "answer": answer, "command": COMMAND}
-    return json.dumps(entry, ensure_ascii=False) + "\n"
+    return _line("ABL-floor", answer)
 
 
 def _accuracies(runs: Sequence[dict[str, Any]]) -> str:

@@ -556,6 +556,24 @@ def test_the_page_on_groups():
     assert gains[1:] == [f"{gain(16, 16, float(nu)):.1f}" for nu in noise[1:]]
 
 
+def test_what_the_papers_claims_come_to():
+    """The table's numbers are those of the answers that the ledger links."""
+    said = {line["claim"]: line["answer"] for line in records(LLM / "claims.jsonl")}
+    rows = [row[1] for row in table("docs/findings/language_models.md", "| the paper says of HELENE")[1:]]
+    mezo, helene = re.findall(r"in (\d) of (\d) seeds", said["SPEED-20x"])
+    assert rows[0] == f"SST-2: MeZO reaches the target in {' of '.join(mezo)} seeds, HELENE in none"
+    assert helene[0] == "0"
+    tasks, points = re.findall(r"over (\d+) tasks with full tuning HELENE − MeZO is -([\d.]+) points", said["TAB-1.5"])[
+        0
+    ]
+    assert rows[1] == f"−{points} points on average over {tasks} tasks, all parameters tuned"
+    of, higher, sure, lost = re.findall(r"\d+", said["TAB-consistent"])
+    assert rows[2] == f"the higher mean in {higher} of {of} pairs, beyond noise in none; MeZO beyond noise in {lost}"
+    assert sure == "0"
+    least, _, most = re.findall(r"([\d.]+) with \S+ state", said["MEM-3x"])
+    assert rows[3] == f"{least} to {most} times, by how its state is stored"
+
+
 def test_what_halving_would_choose():
     counts = halving.counts(halving.cells())
     (mezo, mezos), (helene, helenes) = counts["mezo"], counts["helene"]
