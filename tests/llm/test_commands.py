@@ -13,7 +13,7 @@ from helene.lab.runs.store import Record, Store
 from llm_bench.cli import arguments, demo
 from llm_bench.protocol.execute import cell_records, execute, experiment
 from llm_bench.protocol.plan import cells
-from llm_bench.protocol.presets import get_preset
+from llm_bench.protocol.presets import PRESETS, get_preset
 from llm_bench.report import writing
 from llm_bench.tiny.pretrain import Recipe
 
@@ -261,3 +261,11 @@ def test_demo_data_cut_short_are_made_again(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match=r"cannot be written.*set HELENE_CACHE to another folder"):
         demo.tiny_bench(get_preset("smoke"), tmp_path / "file" / "cache")
+
+
+def test_the_help_names_every_preset(capsys):
+    with pytest.raises(SystemExit):
+        helene_cli.main(["llm", "estimate", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    names = told.partition("--preset PRESET ")[2].partition(" (default")[0].replace(" or ", ", ").split(", ")
+    assert set(names) == set(PRESETS)
