@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from helene.engine import batches
 from helene.engine.batches import Loss, on_device
+from helene.engine.moves import RecordedMoves
 from helene.engine.recordings import Compute, Recordings
 from helene.engine.watch import ModelWatch
 from helene.evaluation.curvature import Differentiated, mean_gradient
@@ -82,9 +83,10 @@ class Gradients:
 
 
 class GradientEngine:
-    """Steps of a first-order method of `helene`, forward and backward one CUDA graph; the update runs as without.
+    """Steps of a first-order method of `helene`: forward and backward are one CUDA graph, the update is another.
 
-    Same trajectory as ``optimizer.step(lambda: loss(model, batch))``. Without a GPU, or where forward and backward
+    Same trajectory as ``optimizer.step(lambda: loss(model, batch))``, up to rounding. The update is captured while
+    hyper-parameters stay what they are, see `helene.engine.moves`. Without a GPU, or where forward and backward
     cannot be captured, steps run without a graph; `mode` and `reason` tell.
 
     Args:
@@ -111,6 +113,7 @@ class GradientEngine:
             raise ValueError(f"this engine takes a first-order method of helene, got {type(optimizer).__name__}")
         self.optimizer, self._device = optimizer, optimizer.targets[0].tensor.device
         self._gradients = Gradients(model, loss, self._device, capture, max_shapes)
+        self._moves = RecordedMoves(optimizer, capture, lambda: self.mode == "graph")
 
     @property
     def mode(self) -> str:
@@ -132,8 +135,12 @@ class GradientEngine:
         Raises:
             ValueError, FloatingPointError: As ``optimizer.step``; nothing has then moved.
         """
-        with on_device(self._device):
-            return self.optimizer.step(self._gradients.of(batches.plain(batch)), curvature_closure)
+        self.optimizer.moves_by = self._moves
+        try:
+            with on_device(self._device):
+                return self.optimizer.step(self._gradients.of(batches.plain(batch)), curvature_closure)
+        finally:
+            self.optimizer.moves_by = None
 
     def flush(self) -> None:
         """Nothing is under way between steps."""

@@ -100,8 +100,7 @@ class Recordings:
         shape.static = Static(layout, self._device)
         compute = prepare(shape.static.batch)
         if self._repeat:
-            shape.computed = compute()
-            shape.recorded = Repeated(_into(shape.computed, compute))
+            shape.recorded = Repeated(lambda: _again(shape, compute))
             return
         here, graph = torch.cuda.current_stream(self._device), torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
@@ -115,9 +114,9 @@ class Recordings:
             shape.refused = f"its forward cannot be captured: {first_line(err)}"
 
 
-def _into(out: Computed, compute: Compute) -> Callable[[], None]:
-    def again() -> None:
-        for mine, made in zip(out, compute(), strict=True):
-            mine.copy_(made)
-
-    return again
+def _again(shape: _Shape, compute: Compute) -> None:
+    made = compute()
+    if not shape.computed:
+        shape.computed = made
+    for mine, other in zip(shape.computed, made, strict=True):
+        mine.copy_(other)

@@ -128,7 +128,9 @@ class AdamRule(Rule):
         theta, g = self.decayed(theta, g)
         m = functional.momentum(state.momentum, g, self.beta1, 1.0 - self.beta1)
         v = functional.curvature_ema(state.second_moment, g * g, self.beta2)
-        root = v.sqrt() * math.sqrt(functional.bias_correction(self.beta2, step)) + self.denominator_eps
+        correction: Scalar = functional.bias_correction(self.beta2, step)
+        root = correction.sqrt() if isinstance(correction, Tensor) else math.sqrt(correction)
+        root = v.sqrt() * root + self.denominator_eps
         lr = self.lr * functional.bias_correction(self.beta1, step)
         return functional.descend(theta, m / root, lr), AdamState(m, v)
 

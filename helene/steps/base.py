@@ -59,6 +59,7 @@ class Base(Layered):
     """
 
     _stepping = False
+    moves_by: Any = None  # within an engine's step: makes the update, or gives None, see `helene.engine.moves`
 
     def step(  # type: ignore[override]
         self, closure: Closure | Delegated | None = None, curvature_closure: Closure | None = None
@@ -271,8 +272,10 @@ class Base(Layered):
         gradient: Chunk,
         estimate: Estimate | None,
         watch: RoundingWatch | None = None,
-    ) -> chunkwise.Moves | kernels.Launches:
+    ) -> Any:
         """The update of parameters and state, by the kernels where they can; its ``make`` makes it."""
+        if self.moves_by is not None and (found := self.moves_by(plan, gradient, watch)) is not None:
+            return found
         if not kernels.can_update(self, plan):
             return chunkwise.Moves(self, plan, watch, gradient, estimate)
         if watch is not None:

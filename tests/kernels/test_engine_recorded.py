@@ -9,10 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from helene import SGD, Adam, ForwardGrad, Helene, MeZO
+from helene import SGD, Adam, AdamW, ForwardGrad, Helene, Lion, MeZO
 from helene.engine import Engine
 from helene.engine.gradients import GradientEngine
 from helene.engine.tangents import TangentEngine
+from helene.steps import base
 
 
 class Small(nn.Module):
@@ -45,7 +46,7 @@ def loss(model, batch):
 def pair_of(method, engine_of, dtype=torch.float32, **options):
     model = made(dtype)
     twin = copy.deepcopy(model)
-    first, second = (method(m.named_parameters(), lr=0.05, **options) for m in (model, twin))
+    first, second = (method(m.named_parameters(), **{"lr": 0.05, **options}) for m in (model, twin))
     return model, twin, engine_of(model, first, loss, capture="repeat"), second
 
 
@@ -64,6 +65,58 @@ def test_recorded_gradients_give_the_optimizers_steps(method, options, dtype):
         assert all(map(torch.equal, model.parameters(), twin.parameters())), step
     assert modes == ["plain", "graph", "plain", *["graph"] * 5]
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "dtype", "recorded"),
+    [
+        (Adam, {"weight_decay": 0.1}, torch.float32, True),
+        (AdamW, {"weight_decay": 0.1}, torch.float64, True),
+        (SGD, {"momentum": 0.9}, torch.bfloat16, True),
+        (Lion, {}, torch.float32, True),
+        (Adam, {"rounding": "stochastic"}, torch.bfloat16, False),
+        (Adam, {"state_dtype": "8bit"}, torch.float32, False),
+        (Adam, {"lr": lambda step: 0.1 / step}, torch.float32, False),
+    ],
+)
+def test_moves_are_recorded_while_hyper_parameters_stay(method, options, dtype, recorded):
+    """Steps 1, 2, 4, 8 and 16 look at rounding; another lr at step 10, so that step 11 records anew."""
+    model, twin, engine, second = pair_of(method, GradientEngine, dtype, **{"lr": 0.05, **options})
+    modes = []
+    for step in range(1, 15):
+        if step == 10 and not callable(options.get("lr")):
+            engine.optimizer.param_groups[0]["lr"] = second.param_groups[0]["lr"] = 0.01
+        batch = batch_of(step, dtype=dtype)
+        engine._moves.recordings.mode = "no moves of its own"
+        ours, theirs = engine.step(batch), second.step(lambda batch=batch: loss(twin, batch))
+        modes.append(engine._moves.recordings.mode == "graph")
+        assert torch.equal(ours, theirs), step
+        assert all(map(torch.equal, model.parameters(), twin.parameters())), step
+    found = [step for step, made in enumerate(modes, 1) if made]
+    assert found == ([5, 6, 7, 9, 11, 12, 13, 14] if recorded else [])
+
+
+def test_an_interrupted_update_is_made_once(monkeypatch):
+    """An error after the moves of a replayed step: they are not made again."""
+    model, twin, engine, second = pair_of(SGD, GradientEngine)
+    for step in range(1, 7):
+        engine.step(batch_of(step))
+        second.step(lambda step=step: loss(twin, batch_of(step)))
+    layout, calls = base.layout_of, []
+
+    def fails_once(*given):
+        calls.append(1)
+        if len(calls) == 2:  # the first is the plan's
+            raise KeyboardInterrupt
+        return layout(*given)
+
+    monkeypatch.setattr(base, "layout_of", fails_once)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step(batch_of(7))
+    monkeypatch.undo()
+    second.step(lambda: loss(twin, batch_of(7)))
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+    assert engine.optimizer.steps_made == 7
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
