@@ -33,6 +33,7 @@ class Gradients:
 
     Attributes:
         recordings: The graphs.
+        replayed: The last gradient, which the next replay overwrites; None where it was computed without a graph.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Gradients:
     ) -> None:
         self.model, self.loss = model, loss
         self.recordings = Recordings(device, capture, max_shapes)
+        self.replayed: tuple[Tensor, ...] | None = None
         self._watch = ModelWatch(model)
         self._kept: list[Tensor] = []
 
@@ -54,7 +56,9 @@ class Gradients:
         key = layout.key, tuple(map(id, params))
         computed = self.recordings.compute(key, layout, lambda static: self._backward(static, params))
         if computed is not None and computed[1]:
-            return list(computed[2:]), computed[0].clone()
+            self.replayed = computed[2:]
+            return list(self.replayed), computed[0].clone()
+        self.replayed = None
         found = mean_gradient(lambda: self.loss(self.model, batch), params)  # or its error
         self._watch = ModelWatch(self.model)
         self.recordings.keep(key)
@@ -64,6 +68,7 @@ class Gradients:
         """What computes the loss, whether all is finite, and the gradient in memory that all shapes share."""
         if [(x.shape, x.dtype) for x in self._kept] != [(p.shape, p.dtype) for p in params]:
             self._kept = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in params]
+        gradients = self._kept
 
         def compute() -> tuple[Tensor, ...]:
             with torch.enable_grad():
@@ -71,13 +76,13 @@ class Gradients:
                 found = torch.autograd.grad(loss, list(params), allow_unused=True)
             value = as_loss(loss)
             fine = [value.isfinite()]
-            for kept, gradient in zip(self._kept, found, strict=True):
+            for kept, gradient in zip(gradients, found, strict=True):
                 if gradient is None:
                     kept.zero_()
                 elif gradient.numel():
                     kept.copy_(gradient)
                     fine.append(torch.stack(gradient.aminmax()).isfinite().all())
-            return value, torch.stack(fine).all(), *self._kept
+            return value, torch.stack(fine).all(), *gradients
 
         return compute
 
@@ -113,7 +118,7 @@ class GradientEngine:
             raise ValueError(f"this engine takes a first-order method of helene, got {type(optimizer).__name__}")
         self.optimizer, self._device = optimizer, optimizer.targets[0].tensor.device
         self._gradients = Gradients(model, loss, self._device, capture, max_shapes)
-        self._moves = RecordedMoves(optimizer, capture, lambda: self.mode == "graph")
+        self._moves = RecordedMoves(optimizer, capture, lambda: self._gradients.replayed)
 
     @property
     def mode(self) -> str:

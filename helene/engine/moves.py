@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from helene.engine.batches import Layout
 from helene.engine.recordings import Compute, Recordings
@@ -27,20 +28,25 @@ class RecordedMoves:
     Args:
         optimizer: A first-order one.
         capture: See `helene.engine.recordings.Recordings`.
-        is_kept: Whether the step's gradient lies where that of the last one lay.
+        replayed: Gives the step's gradient where it lies at addresses of its own for good, else None.
     """
 
-    def __init__(self, optimizer: Base, capture: bool | Literal["repeat"], is_kept: Callable[[], bool]) -> None:
-        self._optimizer, self._is_kept = optimizer, is_kept
+    def __init__(
+        self,
+        optimizer: Base,
+        capture: bool | Literal["repeat"],
+        replayed: Callable[[], Sequence[Tensor] | None],
+    ) -> None:
+        self._optimizer, self._replayed = optimizer, replayed
         self.recordings = Recordings(optimizer.targets[0].tensor.device, capture, 1)
 
     def __call__(self, plan: StepPlan, gradient: Chunk, watch: chunkwise.RoundingWatch | None) -> _Replayed | None:
         """The moves of a step, or None where they are to be made without."""
-        optimizer = self._optimizer
+        optimizer, gradients = self._optimizer, self._replayed()
         curved = any(isinstance(rule, CurvatureRule) for rule in plan.rules)
-        if watch is not None or curved or not self._is_kept():
+        if watch is not None or curved or gradients is None:
             return None
-        held = []
+        held = [tensor.data_ptr() for tensor in gradients]
         for target in optimizer.targets:
             rule, way, p = plan.rules[target.layer], plan.storage[target.layer], target.tensor
             state = optimizer.allocate(target, rule, way)
