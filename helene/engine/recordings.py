@@ -100,8 +100,7 @@ class Recordings:
         shape.static = Static(layout, self._device)
         compute = prepare(shape.static.batch)
         if self._repeat:
-            shape.computed = compute()
-            shape.recorded = Repeated(_into(shape.computed, compute))
+            shape.recorded = Repeated(_into(shape, compute))
             return
         here, graph = torch.cuda.current_stream(self._device), torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
@@ -115,9 +114,13 @@ class Recordings:
             shape.refused = f"its forward cannot be captured: {first_line(err)}"
 
 
-def _into(out: Computed, compute: Compute) -> Callable[[], None]:
+def _into(shape: _Shape, compute: Compute) -> Callable[[], None]:
     def again() -> None:
-        for mine, made in zip(out, compute(), strict=True):
-            mine.copy_(made)
+        made = compute()
+        if not shape.computed:
+            shape.computed = made
+            return
+        for mine, new in zip(shape.computed, made, strict=True):
+            mine.copy_(new)
 
     return again

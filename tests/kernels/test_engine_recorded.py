@@ -155,3 +155,20 @@ def test_without_a_gpu_steps_are_plain(method, engine_of):
     for step in (1, 2, 3):
         engine.step(batch_of(step))
     assert (engine.mode, engine.reason) == ("plain", "no CUDA device")
+
+
+def test_a_recording_evaluates_no_loss_of_its_own():
+    """A loss that draws finds the generator where ``optimizer.step`` would have it, a buffer is written once a step."""
+    counts = []
+    model, twin, engine, second = pair_of(SGD, GradientEngine)
+    for each in (model, twin):
+        each.first.register_forward_hook(lambda _, __, out: F.dropout(out, 0.5))
+    engine._gradients.loss = lambda m, b: counts.append(0) or loss(m, b)
+    for step in range(1, 5):
+        batch = batch_of(step)
+        torch.manual_seed(step)
+        ours = engine.step(batch)
+        torch.manual_seed(step)
+        assert torch.equal(ours, second.step(lambda batch=batch: loss(twin, batch))), step
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+    assert len(counts) == 4
