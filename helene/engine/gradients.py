@@ -63,6 +63,7 @@ class Gradients:
         """What computes the loss, whether all is finite, and the gradient in memory that all shapes share."""
         if [(x.shape, x.dtype) for x in self._kept] != [(p.shape, p.dtype) for p in params]:
             self._kept = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in params]
+        memory = self._kept
 
         def compute() -> tuple[Tensor, ...]:
             with torch.enable_grad():
@@ -70,13 +71,13 @@ class Gradients:
                 found = torch.autograd.grad(loss, list(params), allow_unused=True)
             value = as_loss(loss)
             fine = [value.isfinite()]
-            for kept, gradient in zip(self._kept, found, strict=True):
+            for kept, gradient in zip(memory, found, strict=True):
                 if gradient is None:
                     kept.zero_()
                 elif gradient.numel():
                     kept.copy_(gradient)
                     fine.append(torch.stack(gradient.aminmax()).isfinite().all())
-            return value, torch.stack(fine).all(), *self._kept
+            return value, torch.stack(fine).all(), *memory
 
         return compute
 

@@ -172,3 +172,16 @@ def test_a_recording_evaluates_no_loss_of_its_own():
         assert torch.equal(ours, second.step(lambda batch=batch: loss(twin, batch))), step
     assert all(map(torch.equal, model.parameters(), twin.parameters()))
     assert len(counts) == 4
+
+
+def test_parameters_may_be_frozen_and_thawed():
+    """What was recorded for the trained ones is replayed when they are trained again."""
+    model, twin, engine, second = pair_of(SGD, GradientEngine)
+    for step in range(1, 10):
+        for each in (model, twin):
+            each.first.weight.requires_grad_(step not in (4, 5, 6))
+        batch = batch_of(step)
+        engine.step(batch)
+        second.step(lambda batch=batch: loss(twin, batch))
+        assert all(map(torch.equal, model.parameters(), twin.parameters())), step
+        assert engine.mode == ("plain" if step in (1, 4) else "graph")
