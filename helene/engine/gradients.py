@@ -112,6 +112,7 @@ class GradientEngine:
             raise ValueError(f"this engine takes a first-order method of helene, got {type(optimizer).__name__}")
         self.optimizer, self._device = optimizer, optimizer.targets[0].tensor.device
         self._gradients = Gradients(model, loss, self._device, capture, max_shapes)
+        self._of_source = Gradients(model, loss, self._device, capture, max_shapes)  # whose memory is its own
 
     @property
     def mode(self) -> str:
@@ -133,8 +134,11 @@ class GradientEngine:
         Raises:
             ValueError, FloatingPointError: As ``optimizer.step``; nothing has then moved.
         """
+        batch = batches.plain(batch)
+        if curvature_closure is None and not self.optimizer.source.needs_closure:
+            curvature_closure = self._of_source.of(batch)
         with on_device(self._device):
-            return self.optimizer.step(self._gradients.of(batches.plain(batch)), curvature_closure)
+            return self.optimizer.step(self._gradients.of(batch), curvature_closure)
 
     def flush(self) -> None:
         """Nothing is under way between steps."""

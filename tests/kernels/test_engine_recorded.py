@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from helene import SGD, Adam, ForwardGrad, Helene, MeZO
+from helene import SGD, Adam, ForwardGrad, Helene, MeZO, SophiaG
 from helene.engine import Engine
 from helene.engine.gradients import GradientEngine
 from helene.engine.tangents import TangentEngine
@@ -185,3 +185,18 @@ def test_parameters_may_be_frozen_and_thawed():
         second.step(lambda batch=batch: loss(twin, batch))
         assert all(map(torch.equal, model.parameters(), twin.parameters())), step
         assert engine.mode == ("plain" if step in (1, 4) else "graph")
+
+
+def test_the_source_of_curvature_leaves_the_steps_gradient_alone():
+    """Under dropout the two gradients of a step that estimates h differ."""
+    options = {"curvature": "backprop", "batch_size": 6, "interval": 2}
+    model, twin, engine, second = pair_of(SophiaG, GradientEngine, **options)
+    for each in (model, twin):
+        each.first.register_forward_hook(lambda _, __, out: F.dropout(out, 0.5))
+    for step in range(1, 8):
+        batch = batch_of(step)
+        torch.manual_seed(step)
+        ours = engine.step(batch)
+        torch.manual_seed(step)
+        assert torch.equal(ours, second.step(lambda batch=batch: loss(twin, batch))), step
+        assert all(map(torch.equal, model.parameters(), twin.parameters())), step
