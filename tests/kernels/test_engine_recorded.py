@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from helene import SGD, Adam, ForwardGrad, Helene, MeZO, SophiaG
+from helene import SGD, Adam, ForwardGrad, GroupedMeZO, Helene, MeZO, SophiaG
 from helene.engine import Engine
 from helene.engine.gradients import GradientEngine
+from helene.engine.groups import GroupEngine
 from helene.engine.tangents import TangentEngine
 
 
@@ -200,3 +201,28 @@ def test_the_source_of_curvature_leaves_the_steps_gradient_alone():
         torch.manual_seed(step)
         assert torch.equal(ours, second.step(lambda batch=batch: loss(twin, batch))), step
         assert all(map(torch.equal, model.parameters(), twin.parameters())), step
+
+
+@pytest.mark.parametrize("inside", [(1, 2, 3, 4, 5), (1, 3), (2, 4)])
+@pytest.mark.parametrize("curvature", ["spsa", "backprop"])
+def test_steps_may_be_made_in_inference_mode(curvature, inside):
+    options = {"anneal_horizon": 100, "batch_size": 6, "interval": 2, "curvature": curvature}
+    model, twin, engine, second = pair_of(Helene, Engine, **options)
+    for step in range(1, 6):
+        batch = batch_of(step)
+        with torch.inference_mode(step in inside):
+            engine.step(batch)
+        second.step(lambda batch=batch: loss(twin, batch))
+        assert all(map(torch.equal, model.parameters(), twin.parameters())), step
+
+
+def test_steps_of_groups_may_be_made_in_inference_mode():
+    model = made()
+    optimizer = GroupedMeZO([p for p in model.parameters() if p is not model.idle], 0.01, groups=2)
+    engine = GroupEngine(
+        model, optimizer, lambda m, b: F.cross_entropy(m(b["x"]), b["y"], reduction="none"), capture="repeat"
+    )
+    for step in range(1, 6):
+        with torch.inference_mode(step in (2, 4)):
+            engine.step(batch_of(step))
+    assert engine.mode == "graph"
