@@ -226,3 +226,20 @@ def test_steps_of_groups_may_be_made_in_inference_mode():
         with torch.inference_mode(step in (2, 4)):
             engine.step(batch_of(step))
     assert engine.mode == "graph"
+
+
+def test_a_batch_that_was_computed_from_parameters_is_gone_back_through():
+    """A recording would go back through the first batch's graph."""
+    model, twin, engine, second = pair_of(SGD, GradientEngine)
+    engine._gradients.loss = features = lambda m, b: F.cross_entropy(m.second(b["x"]), b["y"])
+
+    def of(model, batch):
+        return batch | {"x": torch.tanh(model.first(batch["x"]))}
+
+    for step in range(1, 5):
+        batch = batch_of(step)
+        theirs = of(twin, batch)
+        engine.step(of(model, batch))
+        second.step(lambda theirs=theirs: features(twin, theirs))
+        assert all(map(torch.equal, model.parameters(), twin.parameters())), step
+    assert (engine.mode, engine.reason) == ("plain", "the batch has a graph of its own to go back through")
