@@ -51,7 +51,10 @@ class Gradients:
             self.recordings.forget()
         layout = batches.Layout(batch)
         if any(isinstance(x, Tensor) and x.requires_grad for x in layout.leaves):
-            self.recordings.mode, self.recordings.reason = "plain", "the batch has a graph of its own to go back through"
+            self.recordings.mode, self.recordings.reason = (
+                "plain",
+                "the batch has a graph of its own to go back through",
+            )
             return mean_gradient(lambda: self.loss(self.model, batch), params)
         key = layout.key, tuple(map(id, params))
         computed = self.recordings.compute(key, layout, lambda static: self._backward(static, params))

@@ -108,9 +108,11 @@ class Recordings:
             with capturing(graph, self._pool):
                 shape.computed = compute()
             shape.recorded = graph
-        except RuntimeError as err:
+        except BaseException as err:
             self._pool, shape.static = None, None
             give_up([graph], here)
+            if not isinstance(err, RuntimeError):  # the loss's own, or an interrupt
+                raise
             shape.refused = f"its forward cannot be captured: {first_line(err)}"
 
 

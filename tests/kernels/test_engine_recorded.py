@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from helene import SGD, Adam, ForwardGrad, GroupedMeZO, Helene, MeZO, SophiaG
-from helene.engine import Engine
+from helene.engine import Engine, recordings
+from helene.engine.batches import Layout
 from helene.engine.gradients import GradientEngine
 from helene.engine.groups import GroupEngine
 from helene.engine.tangents import TangentEngine
@@ -243,3 +245,24 @@ def test_a_batch_that_was_computed_from_parameters_is_gone_back_through():
         second.step(lambda theirs=theirs: features(twin, theirs))
         assert all(map(torch.equal, model.parameters(), twin.parameters())), step
     assert (engine.mode, engine.reason) == ("plain", "the batch has a graph of its own to go back through")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, KeyboardInterrupt])
+def test_a_capture_that_ends_with_an_error_is_given_up(error, monkeypatch):
+    """Whatever the error; only torch's own says that the forward cannot be captured. The graph is a stand-in."""
+    given_up = []
+    monkeypatch.setattr(recordings, "capturing", lambda *_: nullcontext())
+    monkeypatch.setattr(recordings, "give_up", lambda graphs, _: given_up.extend(graphs))
+    for name in ("CUDAGraph", "graph_pool_handle", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: object())
+    made = recordings.Recordings(torch.device("cpu"), True, 4)
+    made._refused = ""
+    made.keep("key")
+
+    def compute():
+        raise error("while it is captured")
+
+    with nullcontext() if error is RuntimeError else pytest.raises(error):
+        assert made.compute("key", Layout([torch.zeros(1)]), lambda _: compute) is None
+        assert made.reason == "its forward cannot be captured: while it is captured"
+    assert len(given_up) == 1
