@@ -53,7 +53,7 @@ class Gradients:
         if any(isinstance(x, Tensor) and x.requires_grad for x in layout.leaves):
             self.recordings.mode, self.recordings.reason = (
                 "plain",
-                "the batch has a graph of its own to go back through",
+                "the batch has a graph of its own",
             )
             return mean_gradient(lambda: self.loss(self.model, batch), params)
         key = layout.key, tuple(map(id, params))
