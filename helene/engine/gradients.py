@@ -37,14 +37,17 @@ class Gradients:
     def __init__(
         self, model: nn.Module, loss: Loss, device: torch.device, capture: bool | Literal["repeat"], max_shapes: int
     ) -> None:
-        self.model, self.loss = model, loss
+        self.model, self.loss, self._device = model, loss, device
         self.recordings = Recordings(device, capture, max_shapes)
         self._watch = ModelWatch(model)
         self._kept: list[Tensor] = []
 
     def of(self, batch: Any) -> Differentiated:
         """The loss of a batch as a closure that knows its gradient."""
-        return Differentiated(lambda: self.loss(self.model, batch), lambda params: self._gradient(batch, params))
+        return Differentiated(lambda: self._plain(batch), lambda params: self._gradient(batch, params))
+
+    def _plain(self, batch: Any) -> Any:
+        return self.loss(self.model, batches.moved(batch, self._device))
 
     def _gradient(self, batch: Any, params: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
         if self._watch.changed():
@@ -55,12 +58,12 @@ class Gradients:
                 "plain",
                 "the batch has a graph of its own",
             )
-            return mean_gradient(lambda: self.loss(self.model, batch), params)
+            return mean_gradient(lambda: self._plain(batch), params)
         key = layout.key, tuple(map(id, params))
         computed = self.recordings.compute(key, layout, lambda static: self._backward(static, params))
         if computed is not None and computed[1]:
             return list(computed[2:]), computed[0].clone()
-        found = mean_gradient(lambda: self.loss(self.model, batch), params)  # or its error
+        found = mean_gradient(lambda: self._plain(batch), params)  # or its error
         self._watch = ModelWatch(self.model)
         self.recordings.keep(key)
         return found

@@ -106,7 +106,7 @@ class GroupEngine:
         elif recordings.is_new(key):
             probe.look_again()
         try:
-            loss = optimizer.step(lambda: self.loss(self.model, batch))
+            loss = optimizer.step(lambda: self.loss(self.model, batches.moved(batch, self._device)))
         finally:
             probe.recorded = None
         recordings.keep(key)

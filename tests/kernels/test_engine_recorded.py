@@ -266,3 +266,22 @@ def test_a_capture_that_ends_with_an_error_is_given_up(error, monkeypatch):
         assert made.compute("key", Layout([torch.zeros(1)]), lambda _: compute) is None
         assert made.reason == "its forward cannot be captured: while it is captured"
     assert len(given_up) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine), (GroupedMeZO, GroupEngine)]
+)
+def test_a_batch_may_be_on_another_device_than_the_model(method, engine_of):
+    """The loss of a step that is not recorded, which is the first, finds it where the model is said to be."""
+    model = made()
+    model.idle.requires_grad_(False)
+
+    def looked(_, batch):
+        assert {x.device.type for x in batch.values()} == {"meta"}
+        raise LookupError
+
+    engine = engine_of(model, method([p for p in model.parameters() if p.requires_grad], lr=0.1), looked, capture=False)
+    for part in (engine, getattr(engine, "_gradients", engine)):
+        part._device = torch.device("meta")
+    with pytest.raises(LookupError):
+        engine.step(batch_of(1))
