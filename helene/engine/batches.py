@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 Loss = Callable[[nn.Module, Any], Any]
 PADDING = {"input_ids": 0, "attention_mask": 0, "token_type_ids": 0, "labels": -100}
@@ -37,6 +37,11 @@ def on_device(device: torch.device) -> AbstractContextManager[object]:
 def plain(batch: Any) -> Any:
     """A batch whose outer mapping, such as transformers' BatchEncoding, is a dict."""
     return dict(batch) if isinstance(batch, Mapping) and type(batch) is not dict else batch
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """The batch on a device, for a loss that Python runs."""
+    return tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, batch)
 
 
 def pad_to_bucket(batch: Any, buckets: Sequence[int], padding: Mapping[str, int], side: str, axis: int = 1) -> Any:

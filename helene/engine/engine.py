@@ -20,6 +20,7 @@ from helene.engine.pairs.steps import Steps
 from helene.engine.pairs.updates import Updates
 from helene.engine.ranks import Ranks
 from helene.evaluation.compiled import Compiled
+from helene.evaluation.swap import out_of_inference
 from helene.steps.plan import StepPlan
 from helene.steps.zeroth import ZerothOrder
 
@@ -174,7 +175,7 @@ class Engine:
                 error comes with one of the next, and steps in between count.
             RuntimeError: If ranks differ or one has died.
         """
-        with on_device(self._shared.device):
+        with on_device(self._shared.device), out_of_inference():
             return self._step(batch, curvature_closure)
 
     def _step(self, batch: Any, curvature_closure: Callable[[], Tensor] | None) -> Tensor:

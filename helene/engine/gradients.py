@@ -39,7 +39,7 @@ class Gradients:
     def __init__(
         self, model: nn.Module, loss: Loss, device: torch.device, capture: bool | Literal["repeat"], max_shapes: int
     ) -> None:
-        self.model, self.loss = model, loss
+        self.model, self.loss, self._device = model, loss, device
         self.recordings = Recordings(device, capture, max_shapes)
         self.replayed: tuple[Tensor, ...] | None = None
         self._watch = ModelWatch(model)
@@ -47,19 +47,25 @@ class Gradients:
 
     def of(self, batch: Any) -> Differentiated:
         """The loss of a batch as a closure that knows its gradient."""
-        return Differentiated(lambda: self.loss(self.model, batch), lambda params: self._gradient(batch, params))
+        return Differentiated(lambda: self._plain(batch), lambda params: self._gradient(batch, params))
+
+    def _plain(self, batch: Any) -> Any:
+        return self.loss(self.model, batches.moved(batch, self._device))
 
     def _gradient(self, batch: Any, params: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        self.replayed = None
         if self._watch.changed():
             self.recordings.forget()
         layout = batches.Layout(batch)
+        if any(isinstance(x, Tensor) and x.requires_grad for x in layout.leaves):
+            self.recordings.mode, self.recordings.reason = "plain", "the batch has a graph of its own"
+            return mean_gradient(lambda: self._plain(batch), params)
         key = layout.key, tuple(map(id, params))
         computed = self.recordings.compute(key, layout, lambda static: self._backward(static, params))
         if computed is not None and computed[1]:
             self.replayed = computed[2:]
             return list(self.replayed), computed[0].clone()
-        self.replayed = None
-        found = mean_gradient(lambda: self.loss(self.model, batch), params)  # or its error
+        found = mean_gradient(lambda: self._plain(batch), params)  # or its error
         self._watch = ModelWatch(self.model)
         self.recordings.keep(key)
         return found
@@ -68,7 +74,7 @@ class Gradients:
         """What computes the loss, whether all is finite, and the gradient in memory that all shapes share."""
         if [(x.shape, x.dtype) for x in self._kept] != [(p.shape, p.dtype) for p in params]:
             self._kept = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in params]
-        gradients = self._kept
+        memory = self._kept
 
         def compute() -> tuple[Tensor, ...]:
             with torch.enable_grad():
@@ -76,13 +82,13 @@ class Gradients:
                 found = torch.autograd.grad(loss, list(params), allow_unused=True)
             value = as_loss(loss)
             fine = [value.isfinite()]
-            for kept, gradient in zip(gradients, found, strict=True):
+            for kept, gradient in zip(memory, found, strict=True):
                 if gradient is None:
                     kept.zero_()
                 elif gradient.numel():
                     kept.copy_(gradient)
                     fine.append(torch.stack(gradient.aminmax()).isfinite().all())
-            return value, torch.stack(fine).all(), *gradients
+            return value, torch.stack(fine).all(), *memory
 
         return compute
 
@@ -118,6 +124,7 @@ class GradientEngine:
             raise ValueError(f"this engine takes a first-order method of helene, got {type(optimizer).__name__}")
         self.optimizer, self._device = optimizer, optimizer.targets[0].tensor.device
         self._gradients = Gradients(model, loss, self._device, capture, max_shapes)
+        self._of_source = Gradients(model, loss, self._device, capture, max_shapes)  # whose memory is its own
         self._moves = RecordedMoves(optimizer, capture, lambda: self._gradients.replayed)
 
     @property
@@ -140,10 +147,13 @@ class GradientEngine:
         Raises:
             ValueError, FloatingPointError: As ``optimizer.step``; nothing has then moved.
         """
+        batch = batches.plain(batch)
+        if curvature_closure is None and not self.optimizer.source.needs_closure:
+            curvature_closure = self._of_source.of(batch)
         self.optimizer.moves_by = self._moves
         try:
             with on_device(self._device):
-                return self.optimizer.step(self._gradients.of(batches.plain(batch)), curvature_closure)
+                return self.optimizer.step(self._gradients.of(batch), curvature_closure)
         finally:
             self.optimizer.moves_by = None
 

@@ -15,6 +15,7 @@ from helene.engine.recordings import Compute, Recordings
 from helene.engine.watch import ModelWatch, OptimizerWatch
 from helene.evaluation.agreement import check_agreement
 from helene.evaluation.factors import Factors, Mirrored
+from helene.evaluation.swap import out_of_inference
 from helene.optimizers.grouped import GroupedMeZO
 from helene.steps.plan import StepPlan
 
@@ -70,7 +71,7 @@ class GroupEngine:
         Raises:
             ValueError, FloatingPointError: As `GroupedMeZO.step`; nothing has then moved.
         """
-        with on_device(self._device):
+        with on_device(self._device), out_of_inference():
             return self._step(batches.plain(batch))
 
     @property
@@ -105,7 +106,7 @@ class GroupEngine:
         elif recordings.is_new(key):
             probe.look_again()
         try:
-            loss = optimizer.step(lambda: self.loss(self.model, batch))
+            loss = optimizer.step(lambda: self.loss(self.model, batches.moved(batch, self._device)))
         finally:
             probe.recorded = None
         recordings.keep(key)

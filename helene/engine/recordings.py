@@ -100,7 +100,7 @@ class Recordings:
         shape.static = Static(layout, self._device)
         compute = prepare(shape.static.batch)
         if self._repeat:
-            shape.recorded = Repeated(lambda: _again(shape, compute))
+            shape.recorded = Repeated(_into(shape, compute))
             return
         here, graph = torch.cuda.current_stream(self._device), torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
@@ -108,15 +108,21 @@ class Recordings:
             with capturing(graph, self._pool):
                 shape.computed = compute()
             shape.recorded = graph
-        except RuntimeError as err:
+        except BaseException as err:
             self._pool, shape.static = None, None
             give_up([graph], here)
+            if not isinstance(err, RuntimeError):  # the loss's own, or an interrupt
+                raise
             shape.refused = f"its forward cannot be captured: {first_line(err)}"
 
 
-def _again(shape: _Shape, compute: Compute) -> None:
-    made = compute()
-    if not shape.computed:
-        shape.computed = made
-    for mine, other in zip(shape.computed, made, strict=True):
-        mine.copy_(other)
+def _into(shape: _Shape, compute: Compute) -> Callable[[], None]:
+    def again() -> None:
+        made = compute()
+        if not shape.computed:
+            shape.computed = made
+            return
+        for mine, new in zip(shape.computed, made, strict=True):
+            mine.copy_(new)
+
+    return again

@@ -73,10 +73,13 @@ class TangentEngine:
         batch = batches.plain(batch)
         self._recordings.mode, self._recordings.reason = "plain", "this step looks whether the loss draws"
         with on_device(self._device):
-            return self.optimizer.step(Sloped(lambda: self.loss(self.model, batch), self._slope(batch)))
+            return self.optimizer.step(Sloped(lambda: self._plain(batch), self._slope(batch)))
 
     def flush(self) -> None:
         """Nothing is under way between steps."""
+
+    def _plain(self, batch: Any) -> Any:
+        return self.loss(self.model, batches.moved(batch, self._device))
 
     def _slope(self, batch: Any) -> Any:
         def slope(targets: Sequence[Target], direction: Direction, length: float) -> tuple[Tensor, Tensor]:
@@ -94,9 +97,7 @@ class TangentEngine:
             computed = self._recordings.compute(key, layout, lambda static: self._forward(static, targets, drawn))
             if computed is not None:
                 return computed[0].clone(), computed[1]
-            made = primal_and_tangent(
-                lambda: self.loss(self.model, batch), targets, tangents_of(targets, direction, length)
-            )
+            made = primal_and_tangent(lambda: self._plain(batch), targets, tangents_of(targets, direction, length))
             self._watch = ModelWatch(self.model)
             self._recordings.keep(key)
             return made

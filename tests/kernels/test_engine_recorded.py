@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from helene import SGD, Adam, AdamW, ForwardGrad, Helene, Lion, MeZO
-from helene.engine import Engine
+from helene import SGD, Adam, AdamW, ForwardGrad, GroupedMeZO, Helene, Lion, MeZO, SophiaG
+from helene.engine import Engine, recordings
+from helene.engine.batches import Layout
 from helene.engine.gradients import GradientEngine
+from helene.engine.groups import GroupEngine
 from helene.engine.tangents import TangentEngine
 from helene.steps import base
 
@@ -234,3 +237,130 @@ def test_without_a_gpu_steps_are_plain(method, engine_of):
     for step in (1, 2, 3):
         engine.step(batch_of(step))
     assert (engine.mode, engine.reason) == ("plain", "no CUDA device")
+
+
+def test_a_recording_evaluates_no_loss_of_its_own():
+    """A loss that draws finds the generator where ``optimizer.step`` would have it, a buffer is written once a step."""
+    counts = []
+    model, twin, engine, second = pair_of(SGD, GradientEngine)
+    for each in (model, twin):
+        each.first.register_forward_hook(lambda _, __, out: F.dropout(out, 0.5))
+    engine._gradients.loss = lambda m, b: counts.append(0) or loss(m, b)
+    for step in range(1, 5):
+        batch = batch_of(step)
+        torch.manual_seed(step)
+        ours = engine.step(batch)
+        torch.manual_seed(step)
+        assert torch.equal(ours, second.step(lambda batch=batch: loss(twin, batch))), step
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+    assert len(counts) == 4
+
+
+def test_parameters_may_be_frozen_and_thawed():
+    """What was recorded for the trained ones is replayed when they are trained again."""
+    model, twin, engine, second = pair_of(SGD, GradientEngine)
+    for step in range(1, 10):
+        for each in (model, twin):
+            each.first.weight.requires_grad_(step not in (4, 5, 6))
+        batch = batch_of(step)
+        engine.step(batch)
+        second.step(lambda batch=batch: loss(twin, batch))
+        assert all(map(torch.equal, model.parameters(), twin.parameters())), step
+        assert engine.mode == ("plain" if step in (1, 4) else "graph")
+
+
+def test_the_source_of_curvature_leaves_the_steps_gradient_alone():
+    """Under dropout the two gradients of a step that estimates h differ."""
+    options = {"curvature": "backprop", "batch_size": 6, "interval": 2}
+    model, twin, engine, second = pair_of(SophiaG, GradientEngine, **options)
+    for each in (model, twin):
+        each.first.register_forward_hook(lambda _, __, out: F.dropout(out, 0.5))
+    for step in range(1, 8):
+        batch = batch_of(step)
+        torch.manual_seed(step)
+        ours = engine.step(batch)
+        torch.manual_seed(step)
+        assert torch.equal(ours, second.step(lambda batch=batch: loss(twin, batch))), step
+        assert all(map(torch.equal, model.parameters(), twin.parameters())), step
+
+
+@pytest.mark.parametrize("inside", [(1, 2, 3, 4, 5), (1, 3), (2, 4)])
+@pytest.mark.parametrize("curvature", ["spsa", "backprop"])
+def test_steps_may_be_made_in_inference_mode(curvature, inside):
+    options = {"anneal_horizon": 100, "batch_size": 6, "interval": 2, "curvature": curvature}
+    model, twin, engine, second = pair_of(Helene, Engine, **options)
+    for step in range(1, 6):
+        batch = batch_of(step)
+        with torch.inference_mode(step in inside):
+            engine.step(batch)
+        second.step(lambda batch=batch: loss(twin, batch))
+        assert all(map(torch.equal, model.parameters(), twin.parameters())), step
+
+
+def test_steps_of_groups_may_be_made_in_inference_mode():
+    model = made()
+    optimizer = GroupedMeZO([p for p in model.parameters() if p is not model.idle], 0.01, groups=2)
+    engine = GroupEngine(
+        model, optimizer, lambda m, b: F.cross_entropy(m(b["x"]), b["y"], reduction="none"), capture="repeat"
+    )
+    for step in range(1, 6):
+        with torch.inference_mode(step in (2, 4)):
+            engine.step(batch_of(step))
+    assert engine.mode == "graph"
+
+
+def test_a_batch_that_was_computed_from_parameters_is_gone_back_through():
+    """A recording would go back through the first batch's graph."""
+    model, twin, engine, second = pair_of(SGD, GradientEngine)
+    engine._gradients.loss = features = lambda m, b: F.cross_entropy(m.second(b["x"]), b["y"])
+
+    def of(model, batch):
+        return batch | {"x": torch.tanh(model.first(batch["x"]))}
+
+    for step in range(1, 5):
+        batch = batch_of(step)
+        theirs = of(twin, batch)
+        engine.step(of(model, batch))
+        second.step(lambda theirs=theirs: features(twin, theirs))
+        assert all(map(torch.equal, model.parameters(), twin.parameters())), step
+    assert (engine.mode, engine.reason) == ("plain", "the batch has a graph of its own")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, KeyboardInterrupt])
+def test_a_capture_that_ends_with_an_error_is_given_up(error, monkeypatch):
+    """Whatever the error; only torch's own says that the forward cannot be captured. The graph is a stand-in."""
+    given_up = []
+    monkeypatch.setattr(recordings, "capturing", lambda *_: nullcontext())
+    monkeypatch.setattr(recordings, "give_up", lambda graphs, _: given_up.extend(graphs))
+    for name in ("CUDAGraph", "graph_pool_handle", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: object())
+    made = recordings.Recordings(torch.device("cpu"), True, 4)
+    made._refused = ""
+    made.keep("key")
+
+    def compute():
+        raise error("while it is captured")
+
+    with nullcontext() if error is RuntimeError else pytest.raises(error):
+        assert made.compute("key", Layout([torch.zeros(1)]), lambda _: compute) is None
+        assert made.reason == "its forward cannot be captured: while it is captured"
+    assert len(given_up) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine), (GroupedMeZO, GroupEngine)]
+)
+def test_a_batch_may_be_on_another_device_than_the_model(method, engine_of):
+    """The loss of a step that is not recorded, which is the first, finds it where the model is said to be."""
+    model = made()
+    model.idle.requires_grad_(False)
+
+    def looked(_, batch):
+        assert {x.device.type for x in batch.values()} == {"meta"}
+        raise LookupError
+
+    engine = engine_of(model, method([p for p in model.parameters() if p.requires_grad], lr=0.1), looked, capture=False)
+    for part in (engine, getattr(engine, "_gradients", engine)):
+        part._device = torch.device("meta")
+    with pytest.raises(LookupError):
+        engine.step(batch_of(1))
