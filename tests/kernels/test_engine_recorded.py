@@ -285,3 +285,12 @@ def test_a_batch_may_be_on_another_device_than_the_model(method, engine_of):
         part._device = torch.device("meta")
     with pytest.raises(LookupError):
         engine.step(batch_of(1))
+
+
+def test_a_missing_minibatch_of_the_source_is_told_at_the_first_step():
+    """As ``optimizer.step`` does, not when h is first estimated."""
+    options = {"anneal_horizon": 100, "batch_size": 6, "curvature": "spsa_own_batch", "first_estimate": 5}
+    _, twin, engine, second = pair_of(Helene, Engine, **options)
+    for step in (engine.step, lambda batch: second.step(lambda: loss(twin, batch))):
+        with pytest.raises(ValueError, match="needs step"):
+            step(batch_of(1))
