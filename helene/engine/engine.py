@@ -21,6 +21,7 @@ from helene.engine.pairs.updates import Updates
 from helene.engine.ranks import Ranks
 from helene.evaluation.compiled import Compiled
 from helene.evaluation.swap import out_of_inference
+from helene.rules import CurvatureRule
 from helene.steps.plan import StepPlan
 from helene.steps.zeroth import ZerothOrder
 
@@ -193,7 +194,8 @@ class Engine:
             batch = batches.pad_to_bucket(batch, self._buckets, self._padding, self._side)
         if self._plain_reason:
             return self._plain(batch, curvature_closure)
-        if plan.source is not None:
+        rule = plan.rules[0]
+        if isinstance(rule, CurvatureRule) and rule.curvature.needs_closure:
             self.optimizer.check_source(curvature_closure)
         of_source = curvature_closure or self._gradients.of(batch)
         loss, self._mode, self._reason = self._steps.make(plan, batches.Layout(batch), of_source)

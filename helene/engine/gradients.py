@@ -80,6 +80,7 @@ class Gradients:
             with torch.enable_grad():
                 loss = self.loss(self.model, batch)
                 found = torch.autograd.grad(loss, list(params), allow_unused=True)
+            self._watch = ModelWatch(self.model)  # a forward that Python has run may have made a buffer anew
             value = as_loss(loss)
             fine = [value.isfinite()]
             for kept, gradient in zip(memory, found, strict=True):

@@ -108,6 +108,8 @@ class TangentEngine:
         def compute() -> tuple[Tensor, Tensor]:
             parts = zip(drawn.parts, targets, strict=True)
             tangents = [part.view(t.tensor.shape).to(t.tensor.dtype) for part, t in parts]
-            return primal_and_tangent(lambda: self.loss(self.model, batch), targets, tangents)
+            made = primal_and_tangent(lambda: self.loss(self.model, batch), targets, tangents)
+            self._watch = ModelWatch(self.model)  # a forward that Python has run may have made a buffer anew
+            return made
 
         return compute

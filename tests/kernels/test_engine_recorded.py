@@ -364,3 +364,29 @@ def test_a_batch_may_be_on_another_device_than_the_model(method, engine_of):
         part._device = torch.device("meta")
     with pytest.raises(LookupError):
         engine.step(batch_of(1))
+
+
+def test_a_missing_minibatch_of_the_source_is_told_at_the_first_step():
+    """As ``optimizer.step`` does, not when h is first estimated."""
+    options = {"anneal_horizon": 100, "batch_size": 6, "curvature": "spsa_own_batch", "first_estimate": 5}
+    _, twin, engine, second = pair_of(Helene, Engine, **options)
+    for step in (engine.step, lambda batch: second.step(lambda: loss(twin, batch))):
+        with pytest.raises(ValueError, match="needs step"):
+            step(batch_of(1))
+
+
+@pytest.mark.parametrize(("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine)])
+def test_a_forward_that_makes_a_buffer_anew_is_recorded_once(method, engine_of):
+    model, twin, engine, second = pair_of(method, engine_of)
+    for each in (model, twin):
+        each.register_buffer("seen", torch.zeros(1))
+        each.register_forward_pre_hook(lambda module, _: setattr(module, "seen", torch.zeros(1)))
+    modes = []
+    for step in range(1, 8):
+        batch = batch_of(step)
+        engine.step(batch)
+        second.step(lambda batch=batch: loss(twin, batch))
+        modes.append(engine.mode)
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+    # After step 4 tangents are recorded anew: it looks whether the loss draws, and makes a buffer.
+    assert modes[5:] == ["graph"] * 2
