@@ -46,8 +46,9 @@ class TangentEngine:
         if not isinstance(optimizer, ForwardGrad):
             raise ValueError(f"this engine takes a ForwardGrad, got {type(optimizer).__name__}; helene.engine.Engine")
         self.model, self.optimizer, self.loss = model, optimizer, loss
+        optimizer.foresee()  # now it knows its blocks
         self._device = optimizer.targets[0].tensor.device
-        self._recordings = Recordings(self._device, capture, max_shapes)
+        self._recordings = Recordings(self._device, capture, max_shapes * optimizer.num_blocks)  # a graph a block
         self._watch = ModelWatch(model)
         self._drawn: dict[Any, Drawn] = {}
 

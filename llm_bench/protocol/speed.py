@@ -141,7 +141,7 @@ class Speeds:
 
 
 def had_the_card_alone(record: Record) -> bool:
-    """Whether no other run was on its card, or its seconds tell nothing; the command of such runs has ``--sharing``."""
+    """Whether no other run was on its card; else its seconds tell nothing. `tools.gpu_rows` notes ``--sharing N``."""
     words = str(record.provenance.get("command", "")).split()
     return "--sharing" not in words or words[words.index("--sharing") + 1] == "1"
 

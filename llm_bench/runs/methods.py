@@ -138,11 +138,11 @@ def captured_pairs(name: str) -> int:
 
 @cache
 def plain_share(name: str) -> float:
-    """The share of an engine's steps whose update the host makes, since h is estimated apart."""
+    """The share of an engine's steps of pairs whose update the host makes, since h is estimated apart."""
     from helene.engine.reasons import apart
 
     plan = _toy(name, {}).plan()
-    return 1.0 / plan.rules[0].interval if apart(plan, ever=True) else 0.0
+    return 1.0 / plan.rules[0].interval if _is_of_pairs(name) and apart(plan, ever=True) else 0.0
 
 
 def forwards(name: str, hyper: Mapping[str, Any]) -> Callable[[int], int]:

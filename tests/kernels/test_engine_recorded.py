@@ -390,3 +390,16 @@ def test_a_forward_that_makes_a_buffer_anew_is_recorded_once(method, engine_of):
     assert all(map(torch.equal, model.parameters(), twin.parameters()))
     # After step 4 tangents are recorded anew: it looks whether the loss draws, and makes a buffer.
     assert modes[5:] == ["graph"] * 2
+
+
+def test_each_layers_tangent_is_recorded_where_layers_have_directions_of_their_own():
+    model = made()
+    twin = copy.deepcopy(model)
+    parts = [[{"params": list(part.parameters())} for part in (m.first, m.second)] for m in (model, twin)]
+    first, second = (ForwardGrad(groups, lr=0.05, direction_per_layer=True) for groups in parts)
+    engine = TangentEngine(model, first, loss, capture="repeat", max_shapes=1)
+    for step in range(1, 8):
+        engine.step(batch_of(step))
+        second.step(lambda step=step: loss(twin, batch_of(step)))
+    assert engine.mode == "graph", engine.reason
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
