@@ -7,7 +7,7 @@ import json
 import pytest
 
 from helene.lab.runs.store import Record
-from llm_bench import claims
+from llm_bench.report import claims
 from theory.sources.measured import measured
 
 

@@ -1,4 +1,4 @@
-"""What the committed rows say of claims that no paper's text can settle: ``python -m llm_bench.claims``.
+"""What the committed rows say of claims that no paper's text can settle: ``python -m llm_bench.report.claims``.
 
 Writes ``llm_bench/records/claims.jsonl``, which the ledger links from the claims (`theory.sources.measured`).
 """
@@ -19,8 +19,8 @@ from helene.lab.runs.store import Record
 from llm_bench.report.cell_numbers import Numbers, numbers
 from llm_bench.report.compare import TASKS, lead
 
-RECORDS = Path(__file__).parent / "records"
-COMMAND = "python -m llm_bench.claims"
+RECORDS = Path(__file__).parents[1] / "records"
+COMMAND = "python -m llm_bench.report.claims"
 SPEED = ("SPEED-20x", "SPEED-10x", "SPEED-2x")
 #: HELENE's variants by their floor; 1 is the one that Algorithm 1 is run with.
 FLOORS = {"0.9": "helene-floor-0.9", "1": "helene", "2": "helene-floor-2", "3": "helene-floor-3"}
