@@ -141,13 +141,13 @@ def sentence(found: Sequence[Row]) -> str:
 def count(found: Sequence[Row]) -> str:
     """The sentence of the README's first screen, by the rule of the pages (`llm_bench.report.compare.lead`).
 
-    Of two files with one task and kind of model that with more trained runs counts.
+    Of two files with one task and kind of model that with longer runs counts, of equal ones that with more of them.
     """
 
-    def runs(row: Row) -> int:
-        return sum(len(values) for name, values in row.results.items() if name not in CONTROLS)
+    def rank(row: Row) -> tuple[int, int]:
+        return row.steps, sum(len(values) for name, values in row.results.items() if name not in CONTROLS)
 
-    most = {(row.kind, row.task): row for row in sorted(found, key=runs)}
+    most = {(row.kind, row.task): row for row in sorted(found, key=rank)}
     percent = {
         Cell(row.kind, row.task, name, "full"): Numbers(
             tuple(100 * value for value in values), 100 * fmean(values), None, None, test_rows=row.number

@@ -82,8 +82,8 @@ def _tables(folder: Path) -> list[dict[str, Any]]:
 
 
 def task_rows(folder: Path) -> list[Row]:
-    """The measured rows of each task, from the page of a table that has most test runs of it."""
-    best: dict[tuple[str, str], tuple[int, list[Row]]] = {}
+    """The measured rows of each task, from the page whose runs of it are longest; of equal ones, with most of them."""
+    best: dict[tuple[str, str], tuple[tuple[int, int, int], list[Row]]] = {}
     for summary in _tables(folder):
         cells = summary.get("cells", [])
         tasks: dict[tuple[str, str], list[Row]] = {}
@@ -91,9 +91,11 @@ def task_rows(folder: Path) -> list[Row]:
             if row.get("values"):
                 tasks.setdefault((row["kind"], row["task"]), []).append(row)
         for task, rows in tasks.items():
-            runs = sum(len(row["values"]) for row in rows if row["method"] not in CONTROLS)
-            if runs > best.get(task, (-1, []))[0] or (runs == best[task][0] and len(rows) > len(best[task][1])):
-                best[task] = (runs, rows)
+            trained = [row for row in rows if row["method"] not in CONTROLS]
+            steps = max((row.get("steps") or 0 for row in trained), default=0)
+            rank = steps, sum(len(row["values"]) for row in trained), len(rows)
+            if task not in best or rank > best[task][0]:
+                best[task] = rank, rows
     order = {task: i for i, task in enumerate(TASKS)}
     tasks_found = sorted(best, key=lambda t: (t[0], order.get(t[1], len(order))))
     return [row for task in tasks_found for row in best[task][1]]

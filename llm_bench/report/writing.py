@@ -97,6 +97,7 @@ def plain(table: Table) -> list[dict[str, Any]]:
         row |= {"lr": what.choice.lr if what.choice else None, "runs_left": what.left}
         if found is not None:
             row |= {
+                "steps": what.tests[0].config["steps"],
                 "mean": found.mean,
                 "interval": [found.low, found.high],
                 "values": list(found.values),
