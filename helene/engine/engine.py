@@ -19,9 +19,9 @@ from helene.engine.pairs.schedule import UNIT_BYTES, Schedule
 from helene.engine.pairs.steps import Steps
 from helene.engine.pairs.updates import Updates
 from helene.engine.ranks import Ranks
+from helene.engine.recordings import Recordings
 from helene.evaluation.compiled import Compiled
 from helene.evaluation.swap import out_of_inference
-from helene.rules import CurvatureRule
 from helene.steps.plan import StepPlan
 from helene.steps.zeroth import ZerothOrder
 
@@ -107,7 +107,8 @@ class Engine:
         self._told: set[str] = set()
         self._mode = self._reason = self._plain_reason = ""
         self._loss = loss or _default_loss
-        self._gradients = Gradients(model, self._loss, optimizer.targets[0].tensor.device, capture, max_shapes)
+        device = optimizer.targets[0].tensor.device
+        self._gradients = Gradients(model, self._loss, device, Recordings(device, capture, max_shapes))
         self._shared: Shared
         self._steps: Steps
         plan = optimizer.foresee()
@@ -194,9 +195,7 @@ class Engine:
             batch = batches.pad_to_bucket(batch, self._buckets, self._padding, self._side)
         if self._plain_reason:
             return self._plain(batch, curvature_closure)
-        rule = plan.rules[0]
-        if isinstance(rule, CurvatureRule) and rule.curvature.needs_closure:
-            self.optimizer.check_source(curvature_closure)
+        self.optimizer.check_source(curvature_closure)
         of_source = curvature_closure or self._gradients.of(batch)
         loss, self._mode, self._reason = self._steps.make(plan, batches.Layout(batch), of_source)
         return loss

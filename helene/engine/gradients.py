@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from helene.engine import batches
 from helene.engine.batches import Loss, on_device
 from helene.engine.moves import RecordedMoves
-from helene.engine.recordings import Compute, Recordings
+from helene.engine.recordings import Compute, RecordingEngine, RecordingOptions, Recordings
 from helene.engine.watch import ModelWatch
 from helene.evaluation.curvature import Differentiated, mean_gradient
 from helene.evaluation.probe import Closure, as_loss
@@ -28,19 +28,15 @@ class Gradients:
         model: The module whose forward the loss runs.
         loss: ``loss(model, batch)`` gives the mean loss of a batch.
         device: Of the parameters.
-        capture: See `helene.engine.recordings.Recordings`.
-        max_shapes: Likewise.
+        recordings: Its own, that hold the graphs.
 
     Attributes:
         recordings: The graphs.
         replayed: The last gradient, which the next replay overwrites; None where it was computed without a graph.
     """
 
-    def __init__(
-        self, model: nn.Module, loss: Loss, device: torch.device, capture: bool | Literal["repeat"], max_shapes: int
-    ) -> None:
-        self.model, self.loss, self._device = model, loss, device
-        self.recordings = Recordings(device, capture, max_shapes)
+    def __init__(self, model: nn.Module, loss: Loss, device: torch.device, recordings: Recordings) -> None:
+        self.model, self.loss, self._device, self.recordings = model, loss, device, recordings
         self.replayed: tuple[Tensor, ...] | None = None
         self._watch = ModelWatch(model)
         self._kept: list[Tensor] = []
@@ -94,7 +90,7 @@ class Gradients:
         return compute
 
 
-class GradientEngine:
+class GradientEngine(RecordingEngine):
     """Steps of a first-order method of `helene`: forward and backward are one CUDA graph, the update is another.
 
     Same trajectory as ``optimizer.step(lambda: loss(model, batch))``, up to rounding. The update is captured while
@@ -105,38 +101,23 @@ class GradientEngine:
         model: The module whose forward the loss runs.
         optimizer: Over its parameters, or some of them.
         loss: ``loss(model, batch)`` gives the mean loss of a batch.
-        capture: See `Gradients`.
+        capture: See `helene.engine.recordings.Recordings`.
         max_shapes: Likewise.
 
     Raises:
         ValueError: If the optimizer is another one, or ``max_shapes`` is below 1.
     """
 
+    METHOD = FirstOrder
+
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: FirstOrder,
-        loss: Loss,
-        *,
-        capture: bool | Literal["repeat"] = True,
-        max_shapes: int = 16,
+        self, model: nn.Module, optimizer: FirstOrder, loss: Loss, **options: Unpack[RecordingOptions]
     ) -> None:
-        if not isinstance(optimizer, FirstOrder):
-            raise ValueError(f"this engine takes a first-order method of helene, got {type(optimizer).__name__}")
-        self.optimizer, self._device = optimizer, optimizer.targets[0].tensor.device
-        self._gradients = Gradients(model, loss, self._device, capture, max_shapes)
-        self._of_source = Gradients(model, loss, self._device, capture, max_shapes)  # whose memory is its own
+        super().__init__(model, optimizer, loss, **options)
+        capture, max_shapes = options.get("capture", True), options.get("max_shapes", 16)
+        self._gradients = Gradients(model, loss, self._device, self._recordings)
+        self._of_source = Gradients(model, loss, self._device, Recordings(self._device, capture, max_shapes))
         self._moves = RecordedMoves(optimizer, capture, lambda: self._gradients.replayed)
-
-    @property
-    def mode(self) -> str:
-        """How the last step's gradient was computed: "graph" or "plain"."""
-        return self._gradients.recordings.mode
-
-    @property
-    def reason(self) -> str:
-        """Why not by a graph, in one line; empty where it was."""
-        return self._gradients.recordings.reason
 
     def step(self, batch: Any, curvature_closure: Closure | None = None) -> Tensor:
         """One update; returns the loss, 0-dim.
@@ -157,6 +138,3 @@ class GradientEngine:
                 return self.optimizer.step(self._gradients.of(batch), curvature_closure)
         finally:
             self.optimizer.moves_by = None
-
-    def flush(self) -> None:
-        """Nothing is under way between steps."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor, nn
 
 from helene.engine import batches, reasons
 from helene.engine.batches import Loss, on_device
-from helene.engine.recordings import Compute, Recordings
+from helene.engine.recordings import Compute, RecordingEngine, RecordingOptions
 from helene.engine.watch import ModelWatch, OptimizerWatch
 from helene.evaluation.agreement import check_agreement
 from helene.evaluation.factors import Factors, Mirrored
@@ -20,7 +20,7 @@ from helene.optimizers.grouped import GroupedMeZO
 from helene.steps.plan import StepPlan
 
 
-class GroupEngine:
+class GroupEngine(RecordingEngine):
     """Steps of a `GroupedMeZO`, their two forwards captured once per batch shape and replayed.
 
     Same trajectory as ``optimizer.step(lambda: loss(model, batch))``, up to the rounding of forwards. The first step of
@@ -44,22 +44,20 @@ class GroupEngine:
         ValueError: If the optimizer is another one, or ``max_shapes`` is below 1.
     """
 
+    METHOD = GroupedMeZO
+
     def __init__(
         self,
         model: nn.Module,
         optimizer: GroupedMeZO,
         loss: Loss,
         *,
-        capture: bool | Literal["repeat"] = True,
         doubled: Mapping[str, str] | None = None,
-        max_shapes: int = 16,
+        **options: Unpack[RecordingOptions],
     ) -> None:
-        if not isinstance(optimizer, GroupedMeZO):
-            raise ValueError(f"this engine takes a GroupedMeZO, got {type(optimizer).__name__}; helene.engine.Engine")
-        self.model, self.optimizer, self.loss = model, optimizer, loss
+        super().__init__(model, optimizer, loss, **options)
+        self.optimizer: GroupedMeZO = optimizer
         self._indices = None if doubled is None else dict(doubled)
-        self._device = optimizer.targets[0].tensor.device
-        self._recordings = Recordings(self._device, capture, max_shapes)
         self._forget(optimizer.foresee())
 
     def step(self, batch: Any) -> Tensor:
@@ -75,22 +73,9 @@ class GroupEngine:
             return self._step(batches.plain(batch))
 
     @property
-    def mode(self) -> str:
-        """How the last step's forwards ran: "graph" or "plain"."""
-        return self._recordings.mode
-
-    @property
-    def reason(self) -> str:
-        """Why not as a graph, in one line; empty where they did."""
-        return self._recordings.reason
-
-    @property
     def doubled(self) -> bool:
         """Whether one forward of the doubled batch gives both sides, as far as is known."""
         return self._indices is not None and self.optimizer.param_groups[0]["groups"] > 1
-
-    def flush(self) -> None:
-        """Nothing is under way between steps."""
 
     def _step(self, batch: Any) -> Tensor:
         optimizer: Any = self.optimizer

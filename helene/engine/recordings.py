@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from helene.engine.batches import Layout, Static
+from helene.engine.batches import Layout, Loss, Static
 from helene.engine.graphs import Recorded, Repeated, capturing, give_up
 from helene.engine.reasons import first_line
+from helene.steps.base import Base
 
 Computed = tuple[Tensor, ...]
 Compute = Callable[[], Computed]
@@ -114,6 +115,59 @@ class Recordings:
             if not isinstance(err, RuntimeError):  # the loss's own, or an interrupt
                 raise
             shape.refused = f"its forward cannot be captured: {first_line(err)}"
+
+
+class RecordingOptions(TypedDict, total=False):
+    """Keyword arguments of every `RecordingEngine`."""
+
+    capture: bool | Literal["repeat"]
+    max_shapes: int
+
+
+class RecordingEngine:
+    """Base of the engines that record what a step evaluates; ``optimizer.step`` makes the step from it.
+
+    Args:
+        model: The module whose forward the loss runs.
+        optimizer: A `METHOD`.
+        loss: As of the engine.
+        capture: See `Recordings`.
+        max_shapes: Likewise; each holds a recording for each block of parameters that is probed alone.
+
+    Raises:
+        ValueError: If the optimizer is another one, or ``max_shapes`` is below 1.
+    """
+
+    METHOD: ClassVar[type[Base]]
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        loss: Loss,
+        *,
+        capture: bool | Literal["repeat"] = True,
+        max_shapes: int = 16,
+    ) -> None:
+        if not isinstance(optimizer, self.METHOD):
+            raise ValueError(f"this engine takes a {self.METHOD.__name__}, got {type(optimizer).__name__}")
+        self.model, self.optimizer, self.loss = model, optimizer, loss
+        optimizer.foresee()  # now it knows its blocks
+        self._device = optimizer.targets[0].tensor.device
+        self._recordings = Recordings(self._device, capture, max_shapes * optimizer.num_blocks)
+
+    @property
+    def mode(self) -> str:
+        """How what the last step evaluated was computed: "graph" or "plain"."""
+        return self._recordings.mode
+
+    @property
+    def reason(self) -> str:
+        """Why not by a graph, in one line; empty where it was."""
+        return self._recordings.reason
+
+    def flush(self) -> None:
+        """Nothing is under way between steps."""
 
 
 def _into(shape: _Shape, compute: Compute) -> Callable[[], None]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Unpack
 
 from torch import Tensor, nn
 
 from helene.engine import batches
 from helene.engine.batches import Loss, on_device
-from helene.engine.recordings import Compute, Recordings
+from helene.engine.recordings import Compute, RecordingEngine, RecordingOptions
 from helene.engine.watch import ModelWatch
 from helene.evaluation.directions import Direction, Drawn, Target
 from helene.optimizers.forward import ForwardGrad, Sloped, primal_and_tangent, tangents_of
 
 
-class TangentEngine:
+class TangentEngine(RecordingEngine):
     """Steps of a `ForwardGrad`, the forward with its tangent captured once per batch shape and replayed.
 
     Same trajectory as ``optimizer.step(lambda: loss(model, batch))``, up to the rounding of forwards. The first step of
@@ -34,33 +34,14 @@ class TangentEngine:
         ValueError: If the optimizer is another one, or ``max_shapes`` is below 1.
     """
 
+    METHOD = ForwardGrad
+
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: ForwardGrad,
-        loss: Loss,
-        *,
-        capture: bool | Literal["repeat"] = True,
-        max_shapes: int = 16,
+        self, model: nn.Module, optimizer: ForwardGrad, loss: Loss, **options: Unpack[RecordingOptions]
     ) -> None:
-        if not isinstance(optimizer, ForwardGrad):
-            raise ValueError(f"this engine takes a ForwardGrad, got {type(optimizer).__name__}; helene.engine.Engine")
-        self.model, self.optimizer, self.loss = model, optimizer, loss
-        optimizer.foresee()  # now it knows its blocks
-        self._device = optimizer.targets[0].tensor.device
-        self._recordings = Recordings(self._device, capture, max_shapes * optimizer.num_blocks)  # a graph a block
+        super().__init__(model, optimizer, loss, **options)
         self._watch = ModelWatch(model)
         self._drawn: dict[Any, Drawn] = {}
-
-    @property
-    def mode(self) -> str:
-        """How the last step's forward ran: "graph" or "plain"."""
-        return self._recordings.mode
-
-    @property
-    def reason(self) -> str:
-        """Why not as a graph, in one line; empty where it did."""
-        return self._recordings.reason
 
     def step(self, batch: Any) -> Tensor:
         """One update; returns the loss, 0-dim.
@@ -75,9 +56,6 @@ class TangentEngine:
         self._recordings.mode, self._recordings.reason = "plain", "this step looks whether the loss draws"
         with on_device(self._device):
             return self.optimizer.step(Sloped(lambda: self._plain(batch), self._slope(batch)))
-
-    def flush(self) -> None:
-        """Nothing is under way between steps."""
 
     def _plain(self, batch: Any) -> Any:
         return self.loss(self.model, batches.moved(batch, self._device))
