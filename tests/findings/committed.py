@@ -1,0 +1,63 @@
+"""What tests of pages read: committed records, and the tables of pages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+LLM = ROOT / "llm_bench" / "records"
+
+
+ENGINES = [f"engine/h200{size}" for size in ("", "-2.7b", "-6.7b", "-13b")]  # of the shapes, in their order
+
+
+FAMILIES = {  # of the page on scaling: the series of its records, without the method
+    "quadratics": "quadratic-coordinate",
+    "quadratics, d to 4,096": "large-coordinate",
+    "ill-conditioned quadratics": "ill_conditioned-coordinate",
+    "low-rank quadratics": "low_rank-coordinate",
+    "quadratics, unlike layers": "heterogeneous-layer_gap",
+    "coupled layers": "coupled_half-coordinate",
+    "strongly coupled layers": "coupled_strong-coordinate",
+    "log-cosh": "log_cosh-coordinate",
+    "log-cosh, one wide layer": "one_wide-coordinate",
+    "log-cosh, unlike layers": "heterogeneous_log_cosh-layer_gap",
+    "log-cosh, one function in four partitions": "relabelled-coordinate",
+    "softplus": "softplus-coordinate",
+    "quartic": "quartic-coordinate",
+    "digits, real data": "digits-coordinate",
+    "softmax regression, real data": "softmax-coordinate",
+    "breast cancer, real data": "breast_cancer-coordinate",
+}
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def table(page: str, head: str) -> list[list[str]]:
+    """The rows of the table whose head starts so."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    lines = text[text.index(head) :].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in (lines[0], *lines[2:])]
+
+
+def milliseconds(file: str, length: int = 64) -> dict[str, list[float]]:
+    """Median and quartiles of a step of each contestant in an engine's records, at 16 x ``length`` tokens."""
+    wanted = {"part": "alone" if file in ENGINES[2:] else "table", "length": length}
+    return {
+        r["config"]["contestant"]: [1e3 * r["result"][f"{part}_seconds"] for part in ("median", "p25", "p75")]
+        for r in records(LLM / f"{file}.jsonl")
+        if "config" in r and wanted.items() <= r["config"].items()
+    }
+
+
+def accuracies(file: str, method: str) -> list[float]:
+    """Of the test runs, by seed."""
+    runs = [r for r in records(LLM / "rows" / f"{file}.jsonl") if r.get("config", {}).get("method") == method]
+    tests = [r for r in runs if r["config"]["role"] == "test"]
+    return [r["result"]["test"]["metric"] for r in sorted(tests, key=lambda r: r["config"]["seed"])]

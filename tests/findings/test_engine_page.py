@@ -1,0 +1,245 @@
+"""docs/findings/engine.md against the committed records."""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+
+from helene.lab.runs.records import read_jsonl
+from llm_bench.cost.instructions import PER_SECOND
+from llm_bench.models.shapes import num_parameters
+from llm_bench.protocol import speed
+from tests.findings.committed import ENGINES, LLM, ROOT, milliseconds, records, table
+
+
+def test_the_page_on_the_engine():
+    """Steps of the larger shape, and those without the engine."""
+    page = "docs/findings/engine.md"
+    steps = milliseconds("engine/h200-2.7b")
+    names = {"two captured forwards, the floor": "two forwards", "MeZO, full": "MeZO", "MeZO, LoRA": "lora: MeZO"}
+    names |= {"MeZO, prefix": "prefix: MeZO", "published MeZO step": "rival: published MeZO"}
+    _, *rows = table(page, "| ms | OPT-2.7B")
+    assert rows == [[name, f"{steps[names.get(name, name)][0]:.1f}"] for name, _ in rows]
+    _, *rows = table(page, "| ms | OPT-6.7B")
+    for i, file in enumerate(ENGINES[2:]):
+        steps = milliseconds(file)
+        over = {
+            r["config"]["contestant"]: r["result"]["over two forwards"]
+            for r in records(LLM / f"{file}.jsonl")
+            if "config" in r
+        }
+        assert max(max(high / middle, middle / low) for middle, low, high in steps.values()) < 1.02
+        for name, *cells in rows:
+            key = names.get(name, name)
+            assert cells[i] == f"{steps[key][0]:.1f} ({over[key]:.2f})"
+    _, *rows = table(page, "| ms | two eager forwards")
+    for label, *cells in rows:
+        shape, tuned = label.split(", ")
+        steps = milliseconds({"OPT-1.3B": "engine/h200-fourth", "OPT-2.7B": "engine/h200-2.7b"}[shape])
+        of = "" if tuned == "full" else f"{tuned.lower()}: "
+        eager, ours = steps[f"{of}two eager forwards"], steps[f"{of}MeZO, optimizer.step"]
+        assert cells == [
+            *("{:.1f} ({:.1f}–{:.1f})".format(*times) for times in (eager, ours)),
+            f"{ours[0] / eager[0]:.2f}",
+        ]
+
+
+def test_the_engines_milliseconds_and_ratios():
+    """The page's first table, and the ratios that are held against targets, each of one process."""
+    page, (short, long) = "docs/findings/engine.md", (milliseconds("engine/h200", n) for n in (64, 256))
+    names = {"two captured forwards, the floor": "two forwards", "MeZO, prefix": "prefix: MeZO"}
+    names |= {"MeZO, LoRA": "lora: MeZO", "MeZO, full": "MeZO", "published MeZO step": "rival: published MeZO"}
+    names |= {"a fair rival: fused in place, captured": "rival: fused in place, captured"}
+    _, *rows = table(page, "| ms | 16 x 64 tokens | 16 x 256 tokens")
+    for name, *cells in rows:
+        key = names.get(name, name)
+        assert cells == [f"{steps[key][0]:.1f}" for steps in (short, long)], name
+    found = {row[0]: (row[1], row[3]) for row in table(page, "| | 16 x 64 tokens | target")}
+
+    def over(name: str, floor: str) -> tuple[str, ...]:
+        return tuple(f"{steps[name][0] / steps[floor][0]:.2f}" for steps in (short, long))
+
+    assert found["MeZO step / two captured forwards"] == over("MeZO", "two forwards")
+    for bits in ("bf16", "8-bit"):
+        ratios = over(f"HELENE, {bits} state", "two forwards")
+        assert found[f"HELENE step ({bits} state) / two captured forwards"] == ratios
+    published = [f"{steps['rival: published MeZO'][0] / steps['MeZO'][0]:.1f}" for steps in (short, long)]
+    assert found["published MeZO step / ours"] == tuple(published)
+    tuned = zip(*(over(f"{of}: MeZO", f"{of}: two forwards") for of in ("lora", "prefix")), strict=True)
+    assert found["LoRA step, prefix step / two captured forwards of the tuned model"] == tuple(map(", ".join, tuned))
+    quiet = milliseconds("engine/h200-fourth")
+    steps = f"{quiet['MeZO, optimizer.step'][0] / quiet['two eager forwards'][0]:.2f}"
+    assert found["MeZO by `optimizer.step` / two eager forwards"] == (
+        steps,
+        over("MeZO, optimizer.step", "two eager forwards")[1],
+    )
+    peaks = {
+        r.config["length"]: r.result for r in read_jsonl(LLM / "engine/h200.jsonl") if r.config["part"] == "memory"
+    }
+    ratios = tuple(f"{peaks[n]['MeZO / inference']:.2f}" for n in (64, 256))
+    assert found["MeZO peak bytes / inference peak"] == ratios
+    held = ", ".join(f"{peaks[64][f'bytes a parameter, {bits} state']:.2f}" for bits in ("8-bit", "bf16"))
+    assert found["HELENE's bytes a parameter beyond MeZO's: 8-bit, bf16 state"] == (held, held)
+    assert held == ", ".join(f"{peaks[256][f'bytes a parameter, {bits} state']:.2f}" for bits in ("8-bit", "bf16"))
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    alone: dict[int, dict[str, float]] = {64: {}, 256: {}}
+    for r in read_jsonl(LLM / "engine" / "h200-alone.jsonl"):
+        alone[r.config["length"]][r.config["contestant"]] = r.result["over two forwards"]
+    ours = [[f"{a[n]:.2f}" for n in ("MeZO", "HELENE, bf16 state", "HELENE, 8-bit state")] for a in alone.values()]
+    assert "rows are {0[0]}, {0[1]} and {0[2]}, and {1[0]}, {1[1]} and {1[2]}".format(*ours) in text
+    others = [milliseconds(f"engine/h200-{n}") for n in ("first", "second", "third", "fourth")]
+    apart = [o[n][0] / short[n][0] for o in others for n in ("two forwards", "MeZO", "lora: MeZO", "prefix: MeZO")]
+    assert max(max(apart) - 1, 1 - min(apart)) < 0.035
+
+
+def test_what_bounds_a_step():
+    """Least times from counts of instructions and bytes; measured ones from the profile and the part "overlap"."""
+    profile, size = json.loads((LLM / "profile-h200.json").read_text(encoding="utf-8")), num_parameters("opt-1.3b")
+    least, parts = profile["mezo"]["floors"], {}
+    for r in read_jsonl(LLM / "engine" / "h200.jsonl"):
+        parts[r.config["part"]] = r.result
+    a_byte = least["update"] / 4  # MeZO's reads and writes two bytes of theta
+
+    def update(name: str, num_bytes: int) -> float:
+        """Seconds for the whole model of a kernel that was timed on fewer elements."""
+        kernel = parts["micro"]["kernels"][name]
+        return kernel["median_seconds"] * size * num_bytes / kernel["bytes"]
+
+    counts = {
+        r.config["contestant"]: r.result["instructions"] for r in read_jsonl(LLM / "engine" / "instructions.jsonl")
+    }
+    helene = update("HELENE update, bf16 state and estimate, fast", 12)
+    rows = []
+    for name, of, by_bytes, measured in (
+        (
+            "copies of both signs",
+            "both copies",
+            least["copies"],
+            parts["overlap"]["seconds"]["copies"]["median_seconds"] * size / 2**28,
+        ),
+        ("MeZO's update", "MeZO update", least["update"], update("MeZO update, rounds 7 fast warps 4", 4)),
+        ("HELENE's update, bf16 state", "HELENE update, bf16 state", 12 * a_byte, helene),
+        (
+            "HELENE's update, 8-bit state",
+            "HELENE update, 8-bit state",
+            8 * a_byte,
+            update("HELENE update, 8-bit state and estimate, fast", 8),
+        ),
+    ):
+        count = counts[of]
+        times = [count * size / 32 / PER_SECOND, by_bytes, measured]
+        rows.append([name, f"{count:.0f}", *(f"{1e3 * time:.1f}" for time in times)])
+    assert table("docs/findings/engine.md", "| ms | instructions")[1:] == rows
+    rounds = counts["both copies"] - counts["both copies, no rounds of the generator"]
+    text = (ROOT / "docs/findings/engine.md").read_text(encoding="utf-8")
+    assert f"The generator takes {rounds:.0f} of a draw's instructions." in text
+    less, step = 1e3 * rounds / 2 * size / 32 / PER_SECOND, milliseconds("engine/h200")
+    assert f"would take {less:.1f} ms less" in text
+    assert f"That is {less / step['MeZO'][0]:.0%} of a step".replace("%", " %") in text
+    floor, least_update = step["two forwards"][0], 1e3 * counts["MeZO update"] * size / 32 / PER_SECOND
+    for target, method in ((1.2, "MeZO's"), (1.35, "HELENE's")):  # of the table above
+        assert f"{method} target" in text
+        assert f"{target * floor:.1f} ms" in text
+    assert f"leaves {1.2 * floor - floor - least_update:.1f} ms for the copies beside forwards ({floor:.1f})" in text
+    assert floor + 1e3 * helene > 1.35 * floor
+
+
+PADDED = {  # of the page on the engine: tasks and the rows that a step of theirs was measured with
+    "SST-2, causal": "groups/causal-sst2",
+    "COPA, causal": "all/causal-copa",
+    "WiC, causal": "all/causal-wic",
+    "WSC, causal": "all/causal-wsc",
+    "CB, causal": "groups/causal-cb",
+    "SQuAD, causal": "brief/causal-squad",
+    "SST-2, masked": "all/masked-sst2",
+    "TREC, masked": "all/masked-trec",
+    "SNLI, masked": "all/masked-snli",
+    "MNLI, masked": "all/masked-mnli",
+    "RTE, masked": "all/masked-rte",
+}
+
+
+def padded_rows() -> list[list[str]]:
+    """Of MeZO's runs: tokens that a batch holds, places that a forward computes, the share of padding among these."""
+    found = []
+    for name, file in PADDED.items():
+        runs = [r for r in read_jsonl(LLM / "rows" / f"{file}.jsonl") if r.config["method"] == "mezo"]
+        runs = [r.result for r in runs if r.result.get("padded_tokens") and r.result["steps"]]
+        held, computed = (median(r[key] / r["steps"] for r in runs) for key in ("tokens", "padded_tokens"))
+        found.append([name, f"{held:,.0f}", f"{computed:,.0f}", f"{1 - held / computed:.0%}".replace("%", " %")])
+    return found
+
+
+def test_the_padding_that_the_page_on_the_engine_tells_of():
+    assert table("docs/findings/engine.md", "| task | tokens a batch")[1:] == padded_rows()
+
+
+PACKED = {  # of the same page: tasks and their runs with rows, with packed tokens, and with compiled layers too
+    "SST-2": ("rows/groups/causal-sst2", "rows/all/causal-sst2", None),
+    "CB": ("rows/groups/causal-cb", "rows/all/causal-cb", None),
+    "RTE": (None, "rows/all/causal-rte", None),
+    "BoolQ": (None, "boolq-not-compiled", "rows/all/causal-boolq"),
+}
+
+
+def test_what_packing_brings():
+    def padding_and_time(file: str | None) -> tuple[str, str]:
+        if file is None:
+            return "", ""
+        runs = [r.result for r in read_jsonl(LLM / f"{file}.jsonl") if r.config["method"] == "mezo"]
+        runs = [r for r in runs if r["status"] != "diverged" and r.get("padded_tokens")]
+        padding = median(1 - r["tokens"] / r["padded_tokens"] for r in runs)
+        return f"{padding:.0%}".replace("%", " %"), f"{1e3 * median(map(speed.steady_seconds, runs)):.1f}"
+
+    rows = []
+    for name, files in PACKED.items():
+        (padding, before), (less, after), (_, compiled) = map(padding_and_time, files)
+        rows.append([name, padding, less, before, after, compiled])
+    assert table("docs/findings/engine.md", "| task, causal")[1:] == rows
+
+
+def test_what_the_rest_of_the_padding_costs():
+    """A place from two tasks' steps; a capture from what the first look's steps take beyond later ones."""
+    told = {}
+    for task in ("sst2", "rte"):
+        runs = [r.result for r in read_jsonl(LLM / "rows" / f"all/causal-{task}.jsonl") if r.config["method"] == "mezo"]
+        runs = [r for r in runs if r["status"] != "diverged" and r.get("padded_tokens")]
+        shapes = [sum(made["steps"] for made in r["steps_made"] if made["mode"] == "eager") for r in runs]
+        steady = [speed.steady_seconds(r) for r in runs]
+        first = [
+            r["curve"]["training_seconds"][1] - r["curve"]["step"][1] * s for r, s in zip(runs, steady, strict=True)
+        ]
+        capture = median(seconds / count for seconds, count in zip(first, shapes, strict=True))
+        held, computed = (median(r[key] / r["steps"] for r in runs) for key in ("tokens", "padded_tokens"))
+        told[task] = computed, median(steady), computed - held, capture
+    (places, seconds, padding, capture), (more, longer, *_) = told["sst2"], told["rte"]
+    place = (longer - seconds) / (more - places)
+    text = " ".join((ROOT / "docs/findings/engine.md").read_text(encoding="utf-8").split())
+    assert f"a place takes {1e3 * place:.4f} ms" in text
+    assert f"takes {1e3 * place * padding:.1f} ms of a step, {2000 * place * padding:.1f} seconds" in text
+    assert f"A sum's capture takes {capture:.1f}." in text
+
+
+def test_what_compiled_layers_bring():
+    page, seconds = "docs/findings/engine.md", dict[tuple[str, int, str], float]()
+    capture: dict[tuple[str, int], float] = {}
+    for record in read_jsonl(LLM / "engine" / "h200-compiled.jsonl"):
+        c = record.config
+        seconds[c["model"], c["length"], c["contestant"]] = record.result["median_seconds"]
+        if record.result.get("compiled"):
+            capture[c["model"], c["length"]] = record.result["capture_seconds"]
+    shapes = {"Gemma 3 270M": "gemma3-270m", "OPT-1.3B": "opt-1.3b"}
+    rows = []
+    for name, shape in shapes.items():
+        for length in (64, 256):
+            plain, compiled = (seconds[shape, length, method] for method in ("MeZO", "MeZO, compiled"))
+            cells = [f"{1e3 * plain:.1f}", f"{1e3 * compiled:.1f}", f"{compiled / plain:.2f}"]
+            rows.append([f"{name}, 16 x {length}", *cells])
+    assert table(page, "| ms | as it is | compiled")[1:] == rows
+    text = (ROOT / page).read_text(encoding="utf-8")
+    captures = [capture["gemma3-270m", 64], capture["opt-1.3b", 64]]
+    assert "takes {:.0f} seconds (Gemma) and {:.0f} (OPT)".format(*captures) in text
+    assert all(0.5 <= capture[shape, 256] < 1.5 for shape in shapes.values())  # "about a second"
+    assert f"{min(captures):.0f} to {max(captures):.0f} seconds" in (ROOT / "docs" / "engine.md").read_text("utf-8")
+    ratios = [row[3] for row in rows[:2]]
+    assert f"Gemma's steps take {ratios[0]} to {ratios[1]} times" in (ROOT / "docs" / "engine.md").read_text("utf-8")

@@ -1,0 +1,132 @@
+"""docs/findings/language_models.md and docs/choosing.md against the committed records."""
+
+from __future__ import annotations
+
+import math
+import re
+from statistics import median
+
+from helene.lab.runs.records import read_jsonl
+from llm_bench.protocol import speed
+from llm_bench.report import sensitivity
+from tests.findings.committed import LLM, ROOT, accuracies, records, table
+from tools import halving, learned
+
+
+def test_the_page_on_language_models():
+    """Its table and the README's line are those of the records; where a section lists seeds, they are these."""
+    found = learned.rows()
+    page = learned.PAGE.read_text(encoding="utf-8")
+    assert page == learned.placed(page, found), f"run: {learned.COMMAND}"
+    readme = learned.README.read_text(encoding="utf-8")
+    assert learned.sentence(found) in readme, f"run: {learned.COMMAND}"
+    assert learned.count(found) in readme, f"run: {learned.COMMAND}"
+    for file in (
+        "small/causal-sst2",
+        "parts/causal-sst2",
+        "small/masked-sst2",
+        "all/causal-wic",
+        "all/causal-wsc",
+        "all/causal-sst2",
+        "all/causal-cb",
+        "all/causal-rte",
+        "brief/causal-rte",
+        "all/causal-boolq",
+    ):
+        for method in ("mezo", "helene"):
+            assert ", ".join(f"{value:.3f}" for value in accuracies(file, method)) in page, (file, method)
+
+
+TUNED = {  # methods of the table of tunings
+    "mezo": "MeZO",
+    "zo-sgd-mmt": "MeZO with momentum (ZO-SGD-MMT)",
+    "zo-adam": "ZO-Adam",
+    "zo-sgd-sign": "ZO-SGD-Sign",
+    "helene": "HELENE, Algorithm 1",
+}
+
+
+def test_the_table_of_tunings():
+    page, names = "docs/findings/language_models.md", {"full": "all parameters", "lora": "LoRA, rank 8"}
+    names |= {"prefix": "a prefix of 5"}
+    every = read_jsonl(LLM / "rows" / "table-3" / "causal-sst2.jsonl")
+    found = [r for r in every if r.config["method"] == "mezo"]
+
+    def cell(method: str, tuning: str) -> str:
+        runs = [r for r in every if (r.config["method"], r.config["tuning"]) == (method, tuning)]
+        tried = {r.config["lr"] for r in runs if r.config["role"] == "tune"}
+        tests = sorted((r for r in runs if r.config["role"] == "test"), key=lambda r: r.config["seed"])
+        shown = ", ".join(f"{r.result['test']['metric']:.3f}" for r in tests)
+        return shown + " †" * (tests[0].config["lr"] in (min(tried), max(tried)))
+
+    assert table(page, "| test accuracy | all parameters")[1:] == [
+        [label, *(cell(method, tuning) for tuning in names)] for method, label in TUNED.items()
+    ]
+    rows = []
+    for tuning, name in names.items():
+        runs = [r for r in found if r.config["tuning"] == tuning and r.config["role"] != "measure"]
+        ms = 1e3 * median(speed.steady_seconds(r.result) for r in runs)
+        rows.append([name, str(len({r.config["lr"] for r in runs})), f"{ms:.1f}"])
+    assert table(page, "| MeZO tunes")[1:] == rows
+    tested = {r.config["tuning"]: r.config["lr"] for r in found if r.config["role"] == "test"}
+    largest = max(r.config["lr"] for r in found if r.config["tuning"] == "prefix")
+    assert (tested["lora"], tested["prefix"], largest) == (4e-4, 0.16, 0.16)
+    for page in ("README.md", "docs/choosing.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert "did best with 4e-4" in text
+        assert "with 0.16, the largest that was tried" in text
+
+
+def test_the_table_of_step_sizes():
+    """That of all committed rows."""
+    page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+    table_now = sensitivity.table_of(sorted((LLM / "rows").glob("*/*.jsonl")))
+    told = "run: helene llm sensitivity llm_bench/records/rows/*/*.jsonl --write docs/choosing.md"
+    assert page == sensitivity.put_between_marks(page, table_now), told
+
+
+def test_what_the_papers_claims_come_to():
+    """The table's numbers are those of the answers that the ledger links."""
+    said = {line["claim"]: line["answer"] for line in records(LLM / "claims.jsonl")}
+    rows = [row[1] for row in table("docs/findings/language_models.md", "| the paper says of HELENE")[1:]]
+    mezo, helene = re.findall(r"in (\d) of (\d) seeds", said["SPEED-20x"])
+    assert rows[0] == f"SST-2: MeZO reaches the target in {' of '.join(mezo)} seeds, HELENE in none"
+    assert helene[0] == "0"
+    tasks, points = re.findall(r"over (\d+) tasks with full tuning HELENE − MeZO is -([\d.]+) points", said["TAB-1.5"])[
+        0
+    ]
+    assert rows[1] == f"−{points} points on average over {tasks} tasks, all parameters tuned"
+    of, higher, sure, lost = re.findall(r"\d+", said["TAB-consistent"])
+    assert rows[2] == f"the higher mean in {higher} of {of} pairs, beyond noise in none; MeZO beyond noise in {lost}"
+    assert sure == "0"
+    least, _, most = re.findall(r"([\d.]+) with \S+ state", said["MEM-3x"])
+    assert rows[3] == f"{least} to {most} times, by how its state is stored"
+
+
+def test_what_halving_would_choose():
+    counts = halving.counts(halving.cells())
+    (mezo, mezos), (helene, helenes) = counts["mezo"], counts["helene"]
+    text = " ".join(learned.PAGE.read_text(encoding="utf-8").split())
+    assert f"in {mezo + helene} of {mezos + helenes} cells" in text
+    assert f"in {mezo} of MeZO's {mezos} and in {helene} of HELENE's {helenes}" in text
+
+
+def test_halving_goes_by_what_a_run_has_shown_so_far():
+    """The second step size is behind at first and leads in the end, so halving drops it."""
+    at = {"step": [0, 500, 2000], "dev_loss": [1.0, 0.5, 0.5]}
+    curves = {1.0: {**at, "dev_metric": [0.5, 0.7, 0.7]}, 2.0: {**at, "dev_metric": [0.5, 0.6, 0.9]}}
+    assert halving.ranked(curves, [1.0, 2.0]) == [2.0, 1.0]
+    assert halving.ranked(curves, [1.0, 2.0], 500) == [1.0, 2.0]
+    assert halving.counts([halving.Cell("t", "m", 2.0, 1.0), halving.Cell("u", "m", 1.0, 1.0)]) == {"m": (1, 2)}
+
+
+def test_what_counts_as_learned():
+    """Two standard errors above the better control; a method that was not run has no verdict."""
+    row = learned.Row("masked", "t", "m", 9, "f", {"zero-shot": [0.5], "bias-only": [0.6, 0.7], "mezo": [0.74]}, 100)
+    assert (row.error, row.learned("mezo"), row.learned("helene")) == (0.05, False, None)
+    row.results["mezo"] = [0.7, 0.81]
+    assert row.learned("mezo")
+    chance = 0.5 + 2 * math.sqrt(1 / 300)  # of 100 rows, half of each kind
+    for auc, learned_it in ((chance - 1e-6, False), (chance + 1e-6, True)):
+        row.aucs["mezo"] = [auc, auc]
+        assert row.learned("mezo") is learned_it

@@ -1,0 +1,112 @@
+"""README.md and the links of all pages against the committed records."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from tests.findings.committed import ENGINES, FAMILIES, LLM, ROOT, accuracies, milliseconds, records, table
+from tools import steps_picture
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / n / "README.md" for n in ("theory", "llm_bench"))]
+
+
+SHAPES = {"1.3B": "opt-1.3b", "2.7B": "opt-2.7b", "6.7B": "opt-6.7b", "13B": "opt-13b"}
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith("http"):
+            path, _, anchor = target.partition("#")
+            there = (page.parent / path) if path else page
+            assert there.exists(), target
+            assert not anchor or anchor in anchors(there), target
+
+
+def test_the_readme_fits_its_bounds():
+    """A page of 120 lines at most; five findings of 40 words at most, with a link each."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    found = re.split(r"^\* ", text.partition("## What was found\n")[2].partition("\n## ")[0], flags=re.MULTILINE)[1:]
+    assert len(found) == 5
+    for bullet in found:
+        assert bullet.count("](") == 1, bullet
+        assert len(re.sub(r"\(\[.*?\]\(.*?\)\)", "", bullet, flags=re.DOTALL).split()) <= 40, bullet
+
+
+def test_the_picture_shows_the_records():
+    told = re.search(r'aria-label="([^"]+)"', steps_picture.PICTURE.read_text(encoding="utf-8"))
+    assert told is not None
+    assert told[1] == steps_picture.told(steps_picture.series()), f"run: {steps_picture.COMMAND}"
+
+
+def test_the_readmes_gigabytes_and_milliseconds():
+    def gigabytes(model: str, name: str) -> str:
+        (found,) = [r["result"] for r in measured if (r["config"]["model"], r["config"]["name"]) == (model, name)]
+        if found["peak_bytes"] is None:
+            return f"{found['predicted_bytes']['total'] / 1e9:.0f}, does not fit"
+        return f"{found['peak_bytes'] / 1e9:.1f}"
+
+    measured = [r for r in records(LLM / "memory-h200.jsonl") if "config" in r and r["config"]["batch"] == "16x64"]
+    _, *rows = table("README.md", "| | MeZO full, GB")
+    assert [row[0] for row in rows] == list(SHAPES)
+    for shape, full, lora, helene, adam, *_ in rows:
+        model = SHAPES[shape]
+        assert full == gigabytes(model, "MeZO")
+        assert lora == gigabytes(model, "LoRA, MeZO")
+        assert helene == f"{gigabytes(model, 'HELENE, 8-bit state')}, {gigabytes(model, 'HELENE, bf16 state')}"
+        assert adam == gigabytes(model, "FT Adam, fp32 weights")
+    for row, file in zip(rows, ENGINES, strict=True):
+        steps = milliseconds(file)
+        assert row[5] == ", ".join(f"{steps[name][0]:.0f}" for name in ("MeZO", "lora: MeZO", "prefix: MeZO"))
+        assert row[6] == ", ".join(f"{steps[name][0]:.0f}" for name in ("HELENE, 8-bit state", "HELENE, bf16 state"))
+
+
+def test_the_readmes_other_numbers():
+    """Those of the findings' bullets and of the sentence on time, each from its record."""
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    engine, step = milliseconds("engine/h200")["MeZO"][0], milliseconds("engine/h200-fourth")["MeZO, optimizer.step"][0]
+    assert f"`optimizer.step` takes {step:.0f} ms (1.3B)" in text
+    minutes = [f"{20_000 * ms / 60_000:.0f}" for ms in (engine, step)]
+    assert "20,000 steps: {} minutes by the Engine, {} without".format(*minutes) in text
+
+    series = {r["series"]: r for r in records(ROOT / "synthetic" / "records" / "full.jsonl") if "series" in r}
+    grow = [series[f"{name}-helene"]["beta"] for name in FAMILIES.values()]
+    follows = sum(interval is not None and interval[1] > 0 for interval in grow)
+    assert f"on {follows} of {len(grow)} families" in text
+    assert follows + 2 == len(grow), "two have one d"
+
+    means = [fmean(accuracies("parts/causal-sst2", name)) for name in ("helene-no-curvature", "mezo", "helene")]
+    assert "has {0:.2f} after 500 steps, as MeZO, with it {2:.2f}".format(*means) in text
+    assert f"{means[0]:.2f}" == f"{means[1]:.2f}"
+
+    held = [r for r in records(LLM / "memory-h200.jsonl") if "config" in r and r["config"]["batch"] == "16x64"]
+    peaks = {(r["config"]["model"], r["config"]["name"]): r["result"]["peak_bytes"] for r in held}
+    more: dict[str, list[float]] = {"8-bit": [], "bf16": []}
+    for bits, ratios in more.items():
+        ratios += [peaks[model, f"HELENE, {bits} state"] / peaks[model, "MeZO"] for model in SHAPES.values()]
+    assert f"{min(more['8-bit']):.1f} (8-bit state) to {max(more['bf16']):.1f} (bfloat16) times" in text
+    slower = []
+    for file in ENGINES:
+        for length in (64, 256) if file == "engine/h200" else (64,):
+            ms = milliseconds(file, length)
+            slower += [ms[f"HELENE, {bits} state"][0] / ms["MeZO"][0] for bits in more]
+    assert f"{min(slower):.1f} to {max(slower):.1f} times its time" in text
+
+
+def test_the_readmes_headline():
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    told = re.search(r"HELENE reaches ([\d.]+) where MeZO reaches ([\d.]+) .* linear probe .* reaches ([\d.]+)\.", text)
+    assert told is not None
+    means = [fmean(accuracies("small/causal-sst2", method)) for method in ("helene", "mezo", "linear-probe")]
+    assert list(told.groups()) == [f"{mean:.2f}" for mean in means]
