@@ -13,15 +13,22 @@ from helene import GroupedMeZO, Trajectory, kernels
 from helene.engine.groups import GroupEngine
 from helene.evaluation.directions import Target
 from helene.evaluation.factors import Factors
-from tests.optimizers.groups.grouped_models import MODELS, VOCABULARY, gemma, llama_tied, lora, losses, made, opt
+from tests.optimizers.groups.grouped_models import (
+    MODELS,
+    gemma,
+    llama_tied,
+    lora,
+    losses,
+    made,
+    opt,
+    tokens_of,
+)
 
 pytestmark = pytest.mark.gpu
 
 
 def batch_of(step: int, length: int = 5) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(step)
-    ids, labels = torch.randint(0, VOCABULARY, (2, 6, length), generator=generator).cuda()
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+    return tokens_of(step, length, "cuda")
 
 
 def loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:

@@ -12,7 +12,7 @@ from helene import SGD, Adam, ForwardGrad, Helene
 from helene.engine import Engine
 from helene.engine.gradients import GradientEngine
 from helene.engine.tangents import TangentEngine
-from tests.optimizers.groups.grouped_models import VOCABULARY, gemma, llama_tied, lora, losses, made, opt
+from tests.optimizers.groups.grouped_models import gemma, llama_tied, lora, losses, made, opt, tokens_of
 
 pytestmark = pytest.mark.gpu
 
@@ -20,9 +20,7 @@ HELENE = {"anneal_horizon": 100, "batch_size": 6, "interval": 2, "curvature": "b
 
 
 def batch_of(step: int, length: int = 5) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(step)
-    ids, labels = torch.randint(0, VOCABULARY, (2, 6, length), generator=generator).cuda()
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+    return tokens_of(step, length, "cuda")
 
 
 def loss(model: Any, batch: dict[str, Any]) -> torch.Tensor:

@@ -239,6 +239,15 @@ def test_without_a_gpu_steps_are_plain(method, engine_of):
     assert (engine.mode, engine.reason) == ("plain", "no CUDA device")
 
 
+def seeded(step, engine, second, twin):
+    """Both losses of a step, torch's generator being where it was before the first."""
+    batch, made = batch_of(step), []
+    for make in (lambda: engine.step(batch), lambda: second.step(lambda: loss(twin, batch))):
+        torch.manual_seed(step)
+        made.append(make())
+    return made
+
+
 def test_a_recording_evaluates_no_loss_of_its_own():
     """A loss that draws finds the generator where ``optimizer.step`` would have it, a buffer is written once a step."""
     counts = []
@@ -247,11 +256,7 @@ def test_a_recording_evaluates_no_loss_of_its_own():
         each.first.register_forward_hook(lambda _, __, out: F.dropout(out, 0.5))
     engine._gradients.loss = lambda m, b: counts.append(0) or loss(m, b)
     for step in range(1, 5):
-        batch = batch_of(step)
-        torch.manual_seed(step)
-        ours = engine.step(batch)
-        torch.manual_seed(step)
-        assert torch.equal(ours, second.step(lambda batch=batch: loss(twin, batch))), step
+        assert torch.equal(*seeded(step, engine, second, twin)), step
     assert all(map(torch.equal, model.parameters(), twin.parameters()))
     assert len(counts) == 4
 
@@ -276,11 +281,7 @@ def test_the_source_of_curvature_leaves_the_steps_gradient_alone():
     for each in (model, twin):
         each.first.register_forward_hook(lambda _, __, out: F.dropout(out, 0.5))
     for step in range(1, 8):
-        batch = batch_of(step)
-        torch.manual_seed(step)
-        ours = engine.step(batch)
-        torch.manual_seed(step)
-        assert torch.equal(ours, second.step(lambda batch=batch: loss(twin, batch))), step
+        assert torch.equal(*seeded(step, engine, second, twin)), step
         assert all(map(torch.equal, model.parameters(), twin.parameters())), step
 
 

@@ -114,6 +114,13 @@ def batch_of(examples=EXAMPLES):
     return {"input_ids": ids, "attention_mask": mask}, labels
 
 
+def tokens_of(step, length=LENGTH, device="cpu"):
+    """A batch of its own for each step: rows of tokens, all seen, and labels."""
+    generator = torch.Generator().manual_seed(step)
+    ids, labels = torch.randint(0, VOCABULARY, (2, EXAMPLES, length), generator=generator).to(device)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+
+
 def losses(model, batch, labels):
     """The loss of each example."""
     out = model(**batch)
