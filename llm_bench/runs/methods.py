@@ -113,17 +113,15 @@ def takes_examples(name: str) -> bool:
 @cache
 def captured(name: str) -> bool:
     """Whether an engine captures what its steps evaluate: losses, a slope or a gradient."""
-    slope = _class(get_method(name)).__name__ == "ForwardGrad"
-    return slope or is_first_order(name) or takes_examples(name) or _is_of_pairs(name)
+    from helene.optimizers import ForwardGrad
 
-
-def takes_compiled(name: str) -> bool:
-    """Whether its captured forwards may run compiled blocks: those of pairs of losses."""
-    return not is_first_order(name) and _is_of_pairs(name)
+    slope = issubclass(_class(get_method(name)), ForwardGrad)
+    return slope or is_first_order(name) or takes_examples(name) or takes_compiled(name)
 
 
 @cache
-def _is_of_pairs(name: str) -> bool:
+def takes_compiled(name: str) -> bool:
+    """Whether its captured forwards may run compiled blocks: those of pairs of losses."""
     from helene.engine.reasons import not_pairs
 
     return not not_pairs(_toy(name, {}).plan())
@@ -142,7 +140,7 @@ def plain_share(name: str) -> float:
     from helene.engine.reasons import apart
 
     plan = _toy(name, {}).plan()
-    return 1.0 / plan.rules[0].interval if _is_of_pairs(name) and apart(plan, ever=True) else 0.0
+    return 1.0 / plan.rules[0].interval if takes_compiled(name) and apart(plan, ever=True) else 0.0
 
 
 def forwards(name: str, hyper: Mapping[str, Any]) -> Callable[[int], int]:
