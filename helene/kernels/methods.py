@@ -21,6 +21,7 @@ from helene.kernels.tiles import Piece, Tiles, tables_of
 from helene.rules import (
     AdamRule,
     AdamWRule,
+    DecayLastRule,
     HeavyBallRule,
     HeleneRule,
     LionRule,
@@ -30,13 +31,13 @@ from helene.rules import (
 )
 from helene.steps.plan import StepPlan
 
-SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN, TORCH_SGD = range(8)  # what the kernel computes
+SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN, TORCH_SGD, DECAY_LAST = range(9)  # what the kernel computes
 NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)  # how a state is stored
 NUM_HYPERS = 12
 
 
 class Plain(NamedTuple):
-    """Columns of the kernel's hyper-parameters for SGD and signs; all start with these two."""
+    """Columns of the kernel's hyper-parameters for SGD, decay last and signs; all start with these two."""
 
     lr: float
     decay: float
@@ -121,8 +122,8 @@ def fused(plan: StepPlan, targets: Sequence[Target]) -> Fused | str:
             return f"parameter {target.name} is not contiguous"
         if target.tensor.dtype == torch.float64:
             return f"parameter {target.name} is float64, the kernels compute in float32"
-    if type(rule) is SGDRule and not any(r.weight_decay for r in plan.rules):
-        return Fused(SGD_PLAIN, _FUSED[SGDRule].columns)
+    if type(rule) in (SGDRule, DecayLastRule) and not any(r.weight_decay for r in plan.rules):
+        return Fused(SGD_PLAIN, _FUSED[type(rule)].columns)
     return _FUSED[type(rule)]
 
 
@@ -209,6 +210,7 @@ _FUSED = {
     HeleneRule: Fused(HELENE, _helene),
     TorchSGDRule: Fused(TORCH_SGD, lambda rule, plan: HeavyBall(rule.lr, rule.weight_decay, rule.momentum)),
     HeavyBallRule: Fused(MOMENTUM, lambda rule, plan: HeavyBall(rule.lr, rule.lr * rule.weight_decay, rule.momentum)),
+    DecayLastRule: Fused(DECAY_LAST, lambda rule, plan: Plain(rule.lr, rule.lr * rule.weight_decay)),
     SignRule: Fused(SIGN, lambda rule, plan: Plain(rule.lr, rule.lr * rule.weight_decay)),
     AdamRule: Fused(ADAM, _adam),
     AdamWRule: Fused(ADAM, _adam),

@@ -22,7 +22,7 @@ _FLOAT32, _BFLOAT16 = tl.constexpr(methods.FLOAT32), tl.constexpr(methods.BFLOAT
 _SIGNED, _UNSIGNED = tl.constexpr(methods.SIGNED), tl.constexpr(methods.UNSIGNED)
 _SGD, _SGD_PLAIN = tl.constexpr(methods.SGD), tl.constexpr(methods.SGD_PLAIN)  # the second without weight decay
 _HELENE, _MOMENTUM = tl.constexpr(methods.HELENE), tl.constexpr(methods.MOMENTUM)
-_TORCH_SGD = tl.constexpr(methods.TORCH_SGD)
+_TORCH_SGD, _DECAY_LAST = tl.constexpr(methods.TORCH_SGD), tl.constexpr(methods.DECAY_LAST)
 _SIGN, _ADAM, _LION = tl.constexpr(methods.SIGN), tl.constexpr(methods.ADAM), tl.constexpr(methods.LION)
 _LEAST_SCALE = tl.constexpr(precision.LEAST_SCALE)
 _SIGNED_TOP, _UNSIGNED_TOP = tl.constexpr(precision.top_of(False)), tl.constexpr(precision.top_of(True))
@@ -147,6 +147,9 @@ def _move(theta, g, m, h, hyper, METHOD: tl.constexpr):
         theta = theta - lr * g
     elif METHOD == _SGD:
         theta = theta - lr * (g + decay * theta)
+    elif METHOD == _DECAY_LAST:
+        theta = theta - lr * g
+        theta = theta - decay * theta
     elif METHOD == _HELENE:
         beta1, alpha, gamma = tl.load(hyper + 2), tl.load(hyper + 3), tl.load(hyper + 4)
         floor, denominator_eps, correction = tl.load(hyper + 5), tl.load(hyper + 6), tl.load(hyper + 7)

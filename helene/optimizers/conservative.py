@@ -22,7 +22,7 @@ SIDES = 1.0, -1.0  # of theta − side · lr g, in the order of the candidates
 class BestOfThree(Pairs):
     """The slopes, and which of theta, theta − lr g and theta + lr g has the lowest loss: 0, 1 or −1."""
 
-    sums_directions = False  # a refused step still decays theta
+    slope_is_all = False
 
     def forwards(self, probing: Probing, num_blocks: int) -> int:
         """See `Measurement`."""
@@ -64,9 +64,9 @@ class BestOfThree(Pairs):
         """See `Measurement`."""
         return scalars[:-1]
 
-    def gradient(self, optimizer: Any, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
-        """See `Measurement`: g, with the sign of the choice."""
-        return optimizer.combination(plan, [scalars[-1] * c for c in scalars[:-1]])
+    def weights(self, plan: StepPlan, scalars: list[float]) -> list[float]:
+        """See `Measurement`: the slopes, with the sign of the choice."""
+        return [scalars[-1] * c for c in scalars[:-1]]
 
 
 class ZOConservative(ZerothOrder):

@@ -280,7 +280,7 @@ class Base(Layered):
             return chunkwise.Moves(self, plan, watch, gradient, estimate)
         if watch is not None:
             chunkwise.sample_rounding(self, plan, watch, gradient, estimate)
-        return kernels.Launches(self, plan, plan.measurement.coefficients(plan, scalars))
+        return kernels.Launches(self, plan, plan.measurement.weights(plan, scalars))
 
     def _complete(self, moves: Any, plan: StepPlan, scalars: list[float], statistics: Statistics) -> None:
         """Move, and note that it was done; to be called again where it was interrupted."""

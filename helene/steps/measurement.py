@@ -39,10 +39,11 @@ class Measurement:
 
     Attributes:
         replayable: Whether the gradient estimate is a function of the scalars and z.
-        sums_directions: Whether g is the sum of directions times `coefficients`, so that kernels can make it.
+        sums_directions: Whether g is the sum of directions times `weights`, so that kernels can make it.
+        slope_is_all: Whether a pair along one direction, at eps, tells all that its update is made of.
     """
 
-    replayable, sums_directions = True, False
+    replayable, sums_directions, slope_is_all = True, False, True
 
     def forwards(self, probing: Any, num_blocks: int) -> int:
         """Forwards of a step, a backward counted as two; ``num_blocks`` are probed one after the other."""
@@ -69,12 +70,16 @@ class Measurement:
         return int(probing.num_directions) * num_blocks
 
     def coefficients(self, plan: StepPlan, scalars: list[float]) -> list[float]:
-        """Those scalars that multiply directions in g, empty where g is no sum of directions."""
+        """Those scalars that are slopes along directions, empty where there are none."""
         return scalars
 
+    def weights(self, plan: StepPlan, scalars: list[float]) -> list[float]:
+        """What multiplies the directions in g."""
+        return self.coefficients(plan, scalars)
+
     def gradient(self, optimizer: Any, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
-        """The gradient estimate, by chunks: the sum of directions times the coefficients."""
-        return optimizer.combination(plan, self.coefficients(plan, scalars))
+        """The gradient estimate, by chunks: the sum of directions times the weights."""
+        return optimizer.combination(plan, self.weights(plan, scalars))
 
     def estimate(self, optimizer: Any, plan: StepPlan, gradient: Any) -> Any:
         """ĥ by chunks where ``gradient`` itself gives one (see `helene.evaluation.curvature.Estimate`), else None."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 from kernel_updates import by_kernels, by_torch, with_state
 
-from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, kernels, noise
+from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOConservative, ZOLion, ZOMomentum, ZOSign, kernels, noise
 from helene.kernels.tiles import Piece, Tiles
 from helene.noise import torch_generator
 
@@ -131,6 +131,8 @@ CASES: list[Any] = [  # each is a kernel to compile: the products of all of thes
     (MeZO, DECAYS, F16, "float32", "stochastic"),
     (MeZO, {**DECAYS, "distribution": "rademacher"}, BF16, "float32", "stochastic"),
     (ZOSign, DECAYS, BF16, "float32", "nearest"),
+    (ZOConservative, {}, BF16, "float32", "nearest"),
+    (ZOConservative, DECAYS, BF16, "float32", "nearest"),
     (ZOMomentum, DECAYS, BF16, "bfloat16", "nearest"),
     (ZOLion, DECAYS, BF16, "8bit", "nearest"),
     (ZOAdam, DECAYS, BF16, "float32", "nearest"),
@@ -155,9 +157,9 @@ def test_updates_are_the_generic_loops(
         optimizer = with_state(
             cls, SHAPES, dtype, device, seed=KEY[0], state_dtype=state_dtype, rounding=rounding, **options
         )
-        for _ in range(2):
+        for choice in (-1.0, 0.0):
             assert kernels.can_update(optimizer, optimizer.plan())
-            (by_kernels if fused else by_torch)(optimizer, [0.37])
+            (by_kernels if fused else by_torch)(optimizer, [0.37, choice] if cls is ZOConservative else [0.37])
         made.append(optimizer)
     divides = cls in (Helene, ZOAdam, ZOAdamW)
     for a, b in zip(made[0].targets, made[1].targets, strict=True):

@@ -32,18 +32,18 @@ def with_state(
     return optimizer
 
 
-def by_torch(optimizer: Any, coefficients: list[float]) -> None:
-    """A step's update along the sum of coefficients times directions by torch's own operations."""
+def by_torch(optimizer: Any, scalars: list[float]) -> None:
+    """A step's update, given what it measured, by torch's own operations."""
     plan = optimizer.plan()
-    gradient = plan.measurement.gradient(optimizer, plan, coefficients, None)
+    gradient = plan.measurement.gradient(optimizer, plan, scalars, None)
     estimate = plan.source and plan.source.estimate(optimizer, plan, gradient, [], None)
     with torch.no_grad():
         chunkwise.Moves(optimizer, plan, None, gradient, estimate).make()
-    optimizer.note(plan, coefficients)
+    optimizer.note(plan, scalars)
 
 
-def by_kernels(optimizer: Any, coefficients: list[float]) -> None:
+def by_kernels(optimizer: Any, scalars: list[float]) -> None:
     """The same by the fused kernel."""
     plan = optimizer.plan()
-    kernels.Launches(optimizer, plan, coefficients).make()
-    optimizer.note(plan, coefficients)
+    kernels.Launches(optimizer, plan, plan.measurement.weights(plan, scalars)).make()
+    optimizer.note(plan, scalars)

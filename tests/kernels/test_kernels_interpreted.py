@@ -17,7 +17,7 @@ from kernel_updates import by_kernels, by_torch, with_state
 if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
     pytest.skip("for machines with triton and no GPU", allow_module_level=True)
 
-from helene import GroupedMeZO, Helene, MeZO, ZOAdam, ZOAdamW, ZOLion, ZOMomentum, ZOSign, noise
+from helene import GroupedMeZO, Helene, MeZO, ZOAdam, ZOAdamW, ZOConservative, ZOLion, ZOMomentum, ZOSign, noise
 from helene.evaluation.blocks import Copies, Scratch
 from helene.evaluation.directions import Direction, Target
 from helene.evaluation.factors import Factors
@@ -123,6 +123,8 @@ METHODS: list[Any] = [
     (MeZO, DECAY),
     (MeZO, {**DECAY, "distribution": "rademacher"}),
     (ZOSign, DECAY),
+    (ZOConservative, {}),
+    (ZOConservative, DECAY),
     (ZOMomentum, DECAY),
     (ZOLion, DECAY),
     (ZOAdam, DECAY),
@@ -149,9 +151,10 @@ def test_updates_are_the_generic_loops(
 ) -> None:
     """Two steps. z may differ in its last bits, and what rounding makes of it."""
     generic, fused = (_optimizer(cls, dtype, state_dtype=state_dtype, rounding=rounding, **options) for _ in range(2))
-    for _ in range(2):
-        by_torch(generic, [0.37])
-        by_kernels(fused, [0.37])
+    for choice in (-1.0, 0.0):
+        scalars = [0.37, choice] if cls is ZOConservative else [0.37]
+        by_torch(generic, scalars)
+        by_kernels(fused, scalars)
     for a, b in zip(generic.targets, fused.targets, strict=True):
         unit = 2 * torch.finfo(dtype).eps * (a.tensor.abs() + 0.2)  # 0.2 bounds an update here
         assert ((a.tensor - b.tensor).abs() <= unit).all()

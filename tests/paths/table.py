@@ -44,7 +44,7 @@ BASE = TUNED | {e.cls: {"lr": 0.01, **e.fixed, **e.contract.arguments} for e in 
 for _name, _options in BASE.items():
     if not Case(_name).first_order and _name != "ForwardGrad":
         _options["eps"] = 0.05
-FUSED = "Helene", "MeZO", "ZOMomentum", "ZOSign", "ZOScalarSign", "ZOAdam", "ZOAdamW", "ZOLion"
+FUSED = "Helene", "MeZO", "ZOMomentum", "ZOConservative", "ZOSign", "ZOScalarSign", "ZOAdam", "ZOAdamW", "ZOLion"
 
 FLOORS = helene.MeanFloor(3.0), helene.QuantileFloor(0.9), helene.RadiusFloor(9.0), half_of_the_largest
 OTHER: dict[str, tuple[Any, ...]] = {

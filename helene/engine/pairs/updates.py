@@ -65,6 +65,8 @@ class Updates:
         self._signs = self._optimizer.direction(plan).signs
 
     def _fused(self, plan: StepPlan) -> methods.Fused | str:
+        if not plan.measurement.slope_is_all:
+            return f"{plan.method} measures more than one pair of losses"
         return self._no_kernels or methods.fused(plan, self._optimizer.targets)
 
     def enqueue(self, losses: Tensor, ranks: int) -> None:
