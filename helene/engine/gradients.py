@@ -13,7 +13,7 @@ from helene.engine.batches import Loss, on_device
 from helene.engine.moves import RecordedMoves
 from helene.engine.recordings import Compute, RecordingEngine, RecordingOptions, Recordings
 from helene.engine.watch import ModelWatch
-from helene.evaluation.curvature import Differentiated, mean_gradient
+from helene.evaluation.curvature import Differentiated, all_finite, mean_gradient
 from helene.evaluation.probe import Closure, as_loss
 from helene.steps.first import FirstOrder
 
@@ -78,14 +78,12 @@ class Gradients:
                 found = torch.autograd.grad(loss, list(params), allow_unused=True)
             self._watch = ModelWatch(self.model)  # a forward that Python has run may have made a buffer anew
             value = as_loss(loss)
-            fine = [value.isfinite()]
             for kept, gradient in zip(memory, found, strict=True):
                 if gradient is None:
                     kept.zero_()
                 elif gradient.numel():
                     kept.copy_(gradient)
-                    fine.append(torch.stack(gradient.aminmax()).isfinite().all())
-            return value, torch.stack(fine).all(), *memory
+            return value, value.isfinite() & all_finite(memory), *memory
 
         return compute
 

@@ -14,12 +14,14 @@ optimizer from elsewhere can bring its own: ``curvature=`` takes a `Source` as w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils import get_total_norm
 
 from helene import functional, noise
 from helene.evaluation.directions import compute_dtype
@@ -231,12 +233,17 @@ def by_chunks(gradients: Sequence[Tensor]) -> Callable[[int, int, int], Tensor]:
     return lambda index, start, end: flat[index][start:end].to(compute_dtype(flat[index].dtype))
 
 
+def all_finite(gradients: Sequence[Tensor]) -> Tensor:
+    """Whether every element is finite, 0-dim, in a few kernels: their largest magnitude is."""
+    return get_total_norm([g for g in gradients if g.numel()], math.inf).isfinite()
+
+
 def _gradient(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
     if not isinstance(loss, Tensor) or not loss.requires_grad:
         raise ValueError("the closure's result has no graph to go back through; it must not run under torch.no_grad")
     found = torch.autograd.grad(loss, list(params), allow_unused=True)
     gradients = [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]
-    if not all(torch.stack(g.aminmax()).isfinite().all() for g in gradients if g.numel()):
+    if not all_finite(gradients):
         raise FloatingPointError(
             "the gradient is not finite; parameters and state are unchanged. A wider dtype or a smaller lr helps"
         )

@@ -31,11 +31,18 @@ class Packing(NamedTuple):
 
     def in_rows(self, x: Tensor) -> Tensor:
         """(1, heads, tokens, size) to (rows, heads, time, size)."""
-        return x[0, :, self.slots].transpose(0, 1)
+        return _take(x[0], 1, self.slots).transpose(0, 1)
 
     def in_one(self, y: Tensor) -> Tensor:
         """(rows, time, heads, size) to (1, tokens, heads, size)."""
-        return y.flatten(0, 1)[self.places][None]
+        return _take(y.flatten(0, 1), 0, self.places)[None]
+
+
+def _take(x: Tensor, dim: int, indices: Tensor) -> Tensor:
+    """x at indices of an axis, which take its place. Only the backward of `index_select` need not sort the indices."""
+    if x.requires_grad:
+        return x.index_select(dim, indices.flatten()).unflatten(dim, indices.shape)
+    return x[(slice(None),) * dim + (indices,)]
 
 
 @contextmanager
