@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +14,21 @@ from llm_bench.models.positions import Side
 
 Batch = dict[str, Tensor]
 PAD_TO = 8
-COARSE_OPTION, COARSE_SITES = 64, 128  # tokens, sites of a batch
+
+
+class OptionSizes(NamedTuple):
+    """Sizes of a batch's options where these have several tokens, multiples of `PAD_TO`.
+
+    Attributes:
+        tokens: Of an option.
+        sites: Places whose logits are computed.
+    """
+
+    tokens: int = 0
+    sites: int = 0
+
+
+AS_NEEDED = OptionSizes()
 
 
 def collate(
@@ -23,7 +38,7 @@ def collate(
     *,
     labels: bool = False,
     length: int = 0,
-    coarse: bool = False,
+    options_at_least: OptionSizes = AS_NEEDED,
     device: torch.device | str = "cpu",
 ) -> Batch:
     """One batch.
@@ -34,7 +49,7 @@ def collate(
         side: Where rows are filled up.
         labels: Whether to add ``labels``, the first right option of each example; all must then have equally many.
         length: Row length is at least this, see `llm_bench.data.row_lengths`.
-        coarse: Round sizes of options up more: few shapes occur, for each of which a step is captured.
+        options_at_least: Sizes of options are at least these, see `llm_bench.data.row_lengths`.
         device: Where the tensors are wanted.
 
     Returns:
@@ -66,9 +81,9 @@ def collate(
         options += [[(first_site + site, token) for site, token in option] for option in example.options]
         first_row += len(example.rows)
     width = max(map(len, options))
-    if width > 1:
-        width = multiple_of(width, COARSE_OPTION if coarse else PAD_TO)
-        spare = multiple_of(len(site_rows), COARSE_SITES if coarse else PAD_TO) - len(site_rows)
+    if max(width, options_at_least.tokens) > 1:
+        width = max(options_at_least.tokens, multiple_of(width, PAD_TO))
+        spare = max(options_at_least.sites, multiple_of(len(site_rows), PAD_TO)) - len(site_rows)
         site_rows += [0] * spare
         site_positions += [starts[0]] * spare
     sites, tokens = np.zeros((2, len(options), width), np.int64)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from llm_bench.data.batches import PAD_TO, multiple_of
+from llm_bench.data.batches import AS_NEEDED, PAD_TO, OptionSizes, multiple_of
+from llm_bench.data.encode import Encoded
 
 # What a capture takes, in tokens of captured steps: 0.5 to 0.9 s at 14 microseconds a token (Gemma 270M in float32 on
 # an H200).
@@ -41,6 +42,15 @@ def length_of(longest: int, lengths: tuple[int, ...]) -> int:
     return lengths[place] if place < len(lengths) else multiple_of(longest, PAD_TO)
 
 
+def option_sizes(batches: Iterable[Sequence[Encoded]]) -> OptionSizes:
+    """The least sizes that all batches of a run fit in, so that they have one shape; 0 where options are one token."""
+    tokens = sites = 0
+    for batch in batches:
+        tokens = max(tokens, *(len(option) for example in batch for option in example.options))
+        sites = max(sites, sum(len(example.sites) for example in batch))
+    return OptionSizes(multiple_of(tokens, PAD_TO), multiple_of(sites, PAD_TO)) if tokens > 1 else AS_NEEDED
+
+
 # What a place of a row costs beside one that every layer sees, where tokens are packed: attention's share.
 ATTENTION_SHARE = 4
 
@@ -72,3 +82,31 @@ class PackedSizes:
     def count(self) -> int:
         """How many shapes there are."""
         return sum(map(len, self.totals.values()))
+
+
+class RunSizes:
+    """The sizes of a run's batches, so that a captured step is replayed for as many as can be.
+
+    Args:
+        batches: The examples of each step.
+        least: Least length of a row.
+
+    Attributes:
+        needs: Longest row, number of rows and of tokens of each step.
+        lengths: Of padded rows.
+        packed: Of packed batches.
+        options: Of options.
+    """
+
+    def __init__(self, batches: Iterable[Sequence[Encoded]], least: int = 0) -> None:
+        steps = list(batches)
+        self.needs = [needs_of(batch, least) for batch in steps]
+        self.lengths = row_lengths((longest, count) for longest, count, _ in self.needs)
+        self.packed = PackedSizes(self.needs)
+        self.options = option_sizes(steps)
+
+
+def needs_of(batch: Sequence[Encoded], least: int = 0) -> tuple[int, int, int]:
+    """The longest row of a batch, its number of rows and of tokens."""
+    lengths = [len(row) for example in batch for row in example.rows]
+    return max(least, *lengths), len(lengths), sum(lengths)

@@ -7,9 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from llm_bench.data import token_cache
-from llm_bench.data.batches import COARSE_SITES, PAD_TO, multiple_of
+from llm_bench.data.batches import PAD_TO, multiple_of
 from llm_bench.data.encode import Encoded
-from llm_bench.data.row_lengths import PackedSizes, length_of, row_lengths
+from llm_bench.data.row_lengths import RunSizes, length_of
 from llm_bench.data.stream import BatchStream
 from llm_bench.models.loading import LanguageModel, load_tokenizer, special_tokens
 from llm_bench.runs import methods
@@ -80,36 +80,34 @@ def counted(config: RunConfig, env: Environment) -> Work:
     )
     if task.loss != "classification":
         train = [example.only_gold() for example in train]
-    lengths = [[len(row) for row in example.rows] for example in train]
     dev_tokens = _tokens(dev)
     mean = dev_tokens / max(1, len(dev))
     if config.method in UNTRAINED:
         return Work(0, 0, 0, _tokens(train), dev_tokens, mean * len(split.test), len(split.test))
     stream = BatchStream(len(train), config.batch_size, config.data_seed)
     steps = range(1, min(config.steps, 2000) + 1)
-    batches = [[n for i in stream.rows(step) for n in lengths[i]] for step in steps]
-    needs = [(max(config.row_length, *batch), len(batch), sum(batch)) for batch in batches]
-    padded, shapes = _places(config, needs)
+    sizes = RunSizes(([train[i] for i in stream.rows(step)] for step in steps), config.row_length)
+    padded, shapes = _places(config, sizes)
     own = sum(len(e.sites) for e in train) / len(train) * stream.batch_size
-    sites = _sites(config, stream.batch_size, own)
+    sites = _sites(config, stream.batch_size, sizes.options.sites if config.engine else own)
     test = mean * len(split.test)
     return Work(padded, sites, shapes, _tokens(train), dev_tokens, test, len(split.test))
 
 
-def _places(config: RunConfig, needs: list[tuple[int, int, int]]) -> tuple[float, int]:
+def _places(config: RunConfig, sizes: RunSizes) -> tuple[float, int]:
     """Places of a step in the mean, and shapes of batches that are captured; a model that packs is supposed."""
+    needs, packed = sizes.needs, sizes.packed
     if config.engine and methods.takes_packed(config.method):
-        packed = PackedSizes(needs)
         return sum(packed.total(longest, tokens) for longest, _, tokens in needs) / len(needs), packed.count
-    sizes = row_lengths((longest, count) for longest, count, _ in needs) if config.engine else ()
-    return sum(length_of(longest, sizes) * count for longest, count, _ in needs) / len(needs), len(sizes)
+    lengths = sizes.lengths if config.engine else ()
+    return sum(length_of(longest, lengths) * count for longest, count, _ in needs) / len(needs), len(lengths)
 
 
 def _sites(config: RunConfig, batch: int, own: float) -> float:
     """Places of a step's options; those of several tokens are rounded up."""
     if get_task(config.task, config.kind).loss == "classification":
         return batch
-    return multiple_of(int(own), COARSE_SITES if config.engine else PAD_TO)
+    return multiple_of(int(own), PAD_TO)
 
 
 def _tokens(examples: list[Encoded]) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from llm_bench.data.batches import COARSE_OPTION, COARSE_SITES, INDICES, PAD_TO, multiple_of
+from llm_bench.data.batches import INDICES
 from llm_bench.evaluation.scoring import LOSSES
 from llm_bench.models import attention
 from llm_bench.models.live_bytes import fused_attention
@@ -71,8 +71,7 @@ def _typical_batch(config: RunConfig, task: Any) -> dict[str, torch.Tensor]:
     classes = len(task.classes) or 2
     options, sites, width = rows * classes, rows, 1
     if task.loss != "classification":
-        options, sites = rows, multiple_of(rows * OPTION_TOKENS, COARSE_SITES if config.engine else PAD_TO)
-        width = COARSE_OPTION if config.engine else OPTION_TOKENS
+        options, sites, width = rows, rows * OPTION_TOKENS, OPTION_TOKENS
 
     def made(*size: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         return torch.empty(size, dtype=dtype, device="meta")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from llm_bench.data import token_cache
-from llm_bench.data.batches import Batch, collate, packed, to_device
+from llm_bench.data.batches import AS_NEEDED, Batch, OptionSizes, collate, packed, to_device
 from llm_bench.data.encode import Encoded
-from llm_bench.data.row_lengths import PackedSizes, length_of, row_lengths
+from llm_bench.data.row_lengths import RunSizes, length_of, needs_of
 from llm_bench.data.splits import Split
 from llm_bench.data.stream import BatchStream
 from llm_bench.evaluation import evaluate
@@ -64,7 +64,7 @@ class Session:
             self.model = model or loading.load(env.source(config.model), config.kind, config.dtype, env.device)
             self.reset: tuning.Reset = tuning.prepare(self.model, config.tuned_by())
         self._tokens: dict[Any, Tokens] = {}
-        self._found_sizes: dict[Any, Any] = {}
+        self._found_sizes: dict[Any, RunSizes] = {}
         self._packs: bool | None = None  # not known before the first captured step
         self._preflights: dict[str, dict[str, Any]] = {}
 
@@ -117,46 +117,46 @@ class Session:
 
     def batch(self, config: RunConfig, rows: Sequence[int]) -> Batch:
         """A training batch on the device."""
-        train = self.tokens(config).train
-        longest, _, tokens = _needs(train, rows, config.row_length)
+        train, device = self.tokens(config).train, self.model.device
+        examples = [train[row] for row in rows]
         if not config.engine:
-            return to_device(self._rows(config, rows, config.row_length), self.model.device)
+            return to_device(self._rows(config, examples, config.row_length), device)
+        sizes, (longest, _, tokens) = self._sizes(config), needs_of(examples, config.row_length)
         if not self.packs(config):
-            lengths = self._sizes(config, lambda needs: row_lengths((n, count) for n, count, _ in needs))
-            return to_device(self._rows(config, rows, length_of(longest, lengths)), self.model.device)
-        sizes = self._sizes(config, PackedSizes)
-        together = packed(self._rows(config, rows, sizes.length(longest)), sizes.total(longest, tokens))
-        return to_device(together, self.model.device)
+            return to_device(self._rows(config, examples, length_of(longest, sizes.lengths), sizes.options), device)
+        together = self._rows(config, examples, sizes.packed.length(longest), sizes.options)
+        return to_device(packed(together, sizes.packed.total(longest, tokens)), device)
 
     def packs(self, config: RunConfig) -> bool:
         """Whether steps run on packed tokens: the method may, and the model gives what it gives for padded rows."""
         if not methods.takes_packed(config.method) or not accepts(self.model.module, "position_ids"):
             return False
         if self._packs is None:
-            batch = self._rows(config, range(min(4, len(self.tokens(config).train))), 0)
+            batch = self._rows(config, self.tokens(config).train[:4], 0)
             self._packs = runs_packed(self.model, batch)
         return self._packs
 
-    def _rows(self, config: RunConfig, rows: Sequence[int], length: int) -> Batch:
-        tokens = self.tokens(config)
+    def _rows(
+        self, config: RunConfig, examples: Sequence[Encoded], length: int, options: OptionSizes = AS_NEEDED
+    ) -> Batch:
         return collate(
-            [tokens.train[row] for row in rows],
+            examples,
             self.model.pad_id,
             self.model.side,
-            labels=tokens.task.loss == "classification",
+            labels=self.tokens(config).task.loss == "classification",
             length=length,
-            coarse=bool(config.engine),
+            options_at_least=options,
         )
 
-    def _sizes(self, config: RunConfig, sizes_of: Callable[[list[tuple[int, int, int]]], Any]) -> Any:
+    def _sizes(self, config: RunConfig) -> RunSizes:
         """Sizes of the run's batches, found once."""
         names = ("task", "data_seed", "k", "num_train", "num_dev", "num_test", "batch_size", "steps", "row_length")
-        key = sizes_of is PackedSizes, *(getattr(config, name) for name in names)
+        key = tuple(getattr(config, name) for name in names)
         if key not in self._found_sizes:
             train = self.tokens(config).train
             stream = BatchStream(len(train), config.batch_size, config.data_seed)
-            batches = (stream.rows(step) for step in range(1, config.steps + 1))
-            self._found_sizes[key] = sizes_of([_needs(train, batch, config.row_length) for batch in batches])
+            batches = ([train[row] for row in stream.rows(step)] for step in range(1, config.steps + 1))
+            self._found_sizes[key] = RunSizes(batches, config.row_length)
         return self._found_sizes[key]
 
     def loss(self, config: RunConfig) -> Any:
@@ -164,12 +164,6 @@ class Session:
         losses = EXAMPLE_LOSSES if methods.takes_examples(config.method) else LOSSES
         call = losses[self.tokens(config).task.loss]
         return products.forwards_of(call, config.products, self.model.device.type)
-
-
-def _needs(train: Sequence[Encoded], batch: Sequence[int], least: int) -> tuple[int, int, int]:
-    """The longest row of a batch, its number of rows and of tokens."""
-    lengths = [len(row) for index in batch for row in train[index].rows]
-    return max(least, *lengths), len(lengths), sum(lengths)
 
 
 _open: dict[Any, Session] = {}

@@ -53,8 +53,8 @@ def test_batches_of_a_captured_run_have_its_lengths(env):
     grouped = dataclasses.replace(config, method="mezo-grouped")
     captured = {length(grouped, some) for some in rows}
     (only,) = session._found_sizes.values()
-    assert len(only) == 1, "forty steps of a few tokens pay for one capture"
-    assert captured == set(only)
+    assert len(only.lengths) == 1, "forty steps of a few tokens pay for one capture"
+    assert captured == set(only.lengths)
     assert length(dataclasses.replace(grouped, row_length=200), rows[0]) == 200
 
 
@@ -66,7 +66,7 @@ def test_captured_steps_run_on_packed_tokens(env):
     found = [session.batch(config, some) for some in rows]
     assert len({batch["input_ids"].shape for batch in found}) == 1
     (sizes,) = session._found_sizes.values()
-    assert sizes.count == 1
+    assert sizes.packed.count == 1
     for some, batch in zip(rows, found, strict=True):
         tokens = sum(len(row) for i in some for row in session.tokens(config).train[i].rows)
         assert tokens <= batch["input_ids"].numel() < batch["slots"].numel()

@@ -29,7 +29,7 @@ def batches(family, toy_data, name, count=5, spare=3):
     chosen = [chosen[i] for i in np.linspace(0, len(chosen) - 1, count).astype(int)]
     if task.loss == "language_model":
         chosen = [example.only_gold() for example in chosen]
-    padded = collate(chosen, model.pad_id, model.side, labels=task.loss == "classification", coarse=True)
+    padded = collate(chosen, model.pad_id, model.side, labels=task.loss == "classification")
     tokens = int(padded["attention_mask"].sum())
     assert tokens < 0.9 * padded["input_ids"].numel()
     return model, LOSSES[task.loss], padded, packed(padded, tokens + spare)

@@ -9,9 +9,10 @@ from llm_families import CAUSAL, MASKED, make
 from torch.nn import functional as F
 
 from helene.engine.batches import twice
-from llm_bench.data.batches import INDICES, collate
+from llm_bench.data.batches import AS_NEEDED, INDICES, collate
 from llm_bench.data.encode import Encoded, encode
 from llm_bench.data.folder import read_split
+from llm_bench.data.row_lengths import RunSizes, option_sizes
 from llm_bench.evaluation.evaluate import PADDING, ScoredRow, batches, evaluate, forget, score
 from llm_bench.evaluation.scoring import (
     EXAMPLE_LOSSES,
@@ -91,8 +92,9 @@ def test_training_losses_are_the_evaluations_losses(family, toy_data, data_seed,
         report = evaluate(model, task, chosen) if not task.generates else None
         if task.loss == "language_model":
             chosen = [example.only_gold() for example in chosen]
-        length, coarse = int(rng.integers(0, 200)), bool(rng.integers(2))
-        batch = collate(chosen, model.pad_id, side, labels=task.loss == "classification", length=length, coarse=coarse)
+        least = option_sizes([chosen, encoded]) if rng.integers(2) else AS_NEEDED
+        options = {"length": int(rng.integers(0, 200)), "options_at_least": least}
+        batch = collate(chosen, model.pad_id, side, labels=task.loss == "classification", **options)
         with torch.no_grad():
             loss = LOSSES[task.loss](model.module, batch).item()
         expected = report.loss if report else -score_of_gold(model, chosen)
@@ -136,7 +138,7 @@ def test_a_batch_that_holds_its_examples_twice_has_their_losses_twice(family, to
         task, encoded = examples(model, name, toy_data, 5)
         if task.loss == "language_model":
             encoded = [example.only_gold() for example in encoded]
-        batch = collate(encoded, model.pad_id, model.side, labels=task.loss == "classification", coarse=True)
+        batch = collate(encoded, model.pad_id, model.side, labels=task.loss == "classification")
         with torch.no_grad():
             once, doubled = (EXAMPLE_LOSSES[task.loss](model.module, b) for b in (batch, twice(batch, INDICES)))
         torch.testing.assert_close(doubled, torch.cat([once, once]), rtol=1e-12, atol=0)
@@ -163,17 +165,18 @@ def test_only_the_needed_logits_are_computed(toy_data):
     assert not head._forward_pre_hooks, "the hook must be gone"
 
 
-@pytest.mark.parametrize(("family", "name", "most"), [("opt", "sst2", 1), ("roberta", "trec", 1), ("opt", "copa", 1)])
-def test_batches_have_few_shapes(family, name, most, toy_data):
-    """A captured step can only be replayed on equal shapes: one for options of one token, few for longer ones."""
+@pytest.mark.parametrize(("family", "name"), [("opt", "sst2"), ("roberta", "trec"), ("opt", "copa"), ("opt", "squad")])
+def test_batches_have_one_shape(family, name, toy_data):
+    """A captured step can only be replayed on equal shapes; answers have unlike numbers of tokens."""
     model = make(family)
     task, encoded = examples(model, name, toy_data, 60)
     encoded = [e.only_gold() for e in encoded] if task.loss == "language_model" else encoded
-    shapes = set()
-    for start in range(0, 60, 4):
-        batch = collate(encoded[start : start + 4], model.pad_id, "left", length=64, coarse=True)
+    shapes, chunks = set(), [encoded[start : start + 4] for start in range(0, 60, 4)]
+    sizes = RunSizes(chunks)
+    for chunk in chunks:
+        batch = collate(chunk, model.pad_id, "left", length=max(sizes.lengths), options_at_least=sizes.options)
         shapes.add(tuple(sorted((name, tuple(t.shape)) for name, t in batch.items())))
-    assert len(shapes) <= most
+    assert len(shapes) == 1
 
 
 def test_unequal_numbers_of_options_are_refused_for_classification(toy_data):
