@@ -15,8 +15,11 @@ from statistics import fmean
 from helene.inputs.files import write_text
 from helene.lab.runs.records import read_jsonl
 from llm_bench.protocol.plan import Cell
+from llm_bench.protocol.presets import get_preset
 from llm_bench.report.cell_numbers import Numbers
 from llm_bench.report.compare import CONTROLS, TASKS, decidable, duels
+from llm_bench.runs.config import UNTRAINED, RunConfig
+from llm_bench.runs.untrained import unsupported
 from llm_bench.tasks.task import Kind
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +49,7 @@ class Row:
         task: As the paper writes it.
         model: Its short name.
         steps: Of the zeroth-order methods; 0 where none is there.
-        file: Of the records.
+        file: Of the records, PRESET/KIND-TASK.jsonl.
         results: By method, one a seed.
         number: Test examples.
         aucs: By method, of tasks with two options.
@@ -60,6 +63,11 @@ class Row:
     results: dict[str, list[float]]
     number: int
     aucs: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def preset(self) -> str:
+        """Of the runs."""
+        return self.file.split("/")[0]
 
     @property
     def error(self) -> float:
@@ -109,6 +117,15 @@ def shown(values: Sequence[float], seeds: int = 1) -> str:
     return (mean if low == high else f"{mean} ({low}–{high})") + few
 
 
+def cell(row: Row, method: str) -> str:
+    """What a method came to, or that it was not or cannot be run."""
+    if values := row.results.get(method):
+        return shown(values, 1 if method in CONTROLS else len(get_preset(row.preset).seeds[row.kind]))
+    task = Path(row.file).stem.removeprefix(f"{row.kind}-")
+    cannot = method in UNTRAINED and unsupported(RunConfig(row.model, row.kind, task, method))
+    return "cannot be run" if cannot else "not run"
+
+
 def table(found: Sequence[Row]) -> str:
     """Rows in which a method trained, those where one learned first; columns that have a value."""
     trained = sorted((row for row in found if row.steps), key=lambda row: not any(map(row.learned, BOTH)))
@@ -116,12 +133,10 @@ def table(found: Sequence[Row]) -> str:
     head = ["task, model, steps", *(COLUMNS[name] for name in methods), "learned", "records"]
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     for row in trained:
-        seeds = max(len(values) for name, values in row.results.items() if name not in CONTROLS)
-        runs = [(row.results.get(name), 1 if name in CONTROLS else seeds) for name in methods]
-        cells = [shown(values, of) if values else "not run" for values, of in runs]
+        cells = [cell(row, name) for name in methods]
         names = [COLUMNS[name] for name in BOTH if row.learned(name)]
         label = f"{row.task}, {row.model}, {row.steps:,}"
-        link = f"[{row.file.split('/')[0]}](../../llm_bench/records/rows/{row.file})"
+        link = f"[{row.preset}](../../llm_bench/records/rows/{row.file})"
         lines.append(f"| {' | '.join([label, *cells, ', '.join(names) or 'none', link])} |")
     return "\n".join(lines) + "\n"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from statistics import median
+from typing import Any
 
 from helene.lab.runs.records import read_jsonl
 from llm_bench.cost.instructions import PER_SECOND
@@ -182,28 +183,40 @@ PACKED = {  # of the same page: tasks and their runs with rows, with packed toke
 }
 
 
+def mezos(file: str) -> list[dict[str, Any]]:
+    """Results of MeZO's runs that tell of padding."""
+    runs = [r.result for r in read_jsonl(LLM / f"{file}.jsonl") if r.config["method"] == "mezo"]
+    return [r for r in runs if r["status"] != "diverged" and r.get("padded_tokens")]
+
+
+def padding_of(runs: list[dict[str, Any]]) -> str:
+    return f"{median(1 - r['tokens'] / r['padded_tokens'] for r in runs):.0%}".replace("%", " %")
+
+
 def test_what_packing_brings():
     def padding_and_time(file: str | None) -> tuple[str, str]:
         if file is None:
             return "", ""
-        runs = [r.result for r in read_jsonl(LLM / f"{file}.jsonl") if r.config["method"] == "mezo"]
-        runs = [r for r in runs if r["status"] != "diverged" and r.get("padded_tokens")]
-        padding = median(1 - r["tokens"] / r["padded_tokens"] for r in runs)
-        return f"{padding:.0%}".replace("%", " %"), f"{1e3 * median(map(speed.steady_seconds, runs)):.1f}"
+        runs = mezos(file)
+        return padding_of(runs), f"{1e3 * median(map(speed.steady_seconds, runs)):.1f}"
 
     rows = []
     for name, files in PACKED.items():
         (padding, before), (less, after), (_, compiled) = map(padding_and_time, files)
         rows.append([name, padding, less, before, after, compiled])
     assert table("docs/findings/engine.md", "| task, causal")[1:] == rows
+    text = " ".join((ROOT / "docs/findings/engine.md").read_text(encoding="utf-8").split())
+    packed = mezos("rows/all/causal-squad")
+    (captures,) = {sum(m["steps"] for m in r["steps_made"] if m["mode"] == "eager") for r in packed}
+    assert f"SQuAD's packed tokens have {padding_of(packed)} padding." in text
+    assert f"made {captures} captures" in text
 
 
 def test_what_the_rest_of_the_padding_costs():
     """A place from two tasks' steps; a capture from what the first look's steps take beyond later ones."""
     told = {}
     for task in ("sst2", "rte"):
-        runs = [r.result for r in read_jsonl(LLM / "rows" / f"all/causal-{task}.jsonl") if r.config["method"] == "mezo"]
-        runs = [r for r in runs if r["status"] != "diverged" and r.get("padded_tokens")]
+        runs = mezos(f"rows/all/causal-{task}")
         shapes = [sum(made["steps"] for made in r["steps_made"] if made["mode"] == "eager") for r in runs]
         steady = [speed.steady_seconds(r) for r in runs]
         first = [
