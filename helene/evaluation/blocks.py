@@ -136,6 +136,7 @@ class Copies:
     Attributes:
         targets: The parameters.
         sizes: Bytes of each copy, with what keeps the next one aligned.
+        thetas: Their own memory, whatever they point at.
         moves: How often parameters or scratch memory have moved, and with them every block.
     """
 
@@ -143,7 +144,7 @@ class Copies:
         self.targets, self.scratch = targets, scratch
         self.sizes: list[int] = []
         self.moves = 0
-        self._thetas: list[Tensor] = []
+        self.thetas: list[Tensor] = []
         self._seen: object = None
         self._held: dict[tuple[tuple[int, ...], int], list[Block]] = {}
         self._controls: dict[torch.device, Control] = {}
@@ -166,7 +167,7 @@ class Copies:
             self._held.clear()
             self.moves += 1
             self.sizes = [-(-t.tensor.nbytes // ALIGNMENT) * ALIGNMENT for t in self.targets]
-            self._thetas, self._sent = [t.tensor.detach() for t in self.targets], None
+            self.thetas, self._sent = [t.tensor.detach() for t in self.targets], None
             self._controls = self._made_controls()
             self._seen = seen  # at last, so that what an interrupt cuts short is made again
         if self._controls and kernels.can_draw(direction) and (direction, abs(radius)) != self._sent:
@@ -176,7 +177,7 @@ class Copies:
             self._sent = direction, abs(radius)
 
     def _made_controls(self) -> dict[torch.device, Control]:
-        devices = {theta.device for theta in self._thetas if kernels.has_kernel(theta)}
+        devices = {theta.device for theta in self.thetas if kernels.has_kernel(theta)}
         if not devices:
             return {}
         from helene.kernels.control import Control
@@ -193,10 +194,10 @@ class Copies:
             offsets[i] = size
             size += self.sizes[i]
         blocks, kept = [], True
-        for device in dict.fromkeys(self._thetas[i].device for i in indices):
+        for device in dict.fromkeys(self.thetas[i].device for i in indices):
             region, lasts = self.scratch.region(device, start, size, grows)
-            targets = {i: self.targets[i] for i in indices if self._thetas[i].device == device}
-            thetas = {i: self._thetas[i] for i in targets}
+            targets = {i: self.targets[i] for i in indices if self.thetas[i].device == device}
+            thetas = {i: self.thetas[i] for i in targets}
             blocks.append(Block(targets, thetas, offsets, {1: region, -1: region}))
             kept = kept and lasts
         if kept:

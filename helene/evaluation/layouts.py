@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -30,6 +30,61 @@ class Layout(NamedTuple):
 
     events: list[int]
     openings: dict[int, Opening]
+
+
+def outermost(
+    events: Sequence[int], owned: Sequence[Sequence[int]], sizes: Sequence[int], base: int, room: int
+) -> dict[int, list[int]]:
+    """The modules to look at in the place of all, each as far out as there is room for all copies that it then needs.
+
+    A parameter belongs to a module around its own, where that ran around every forward of its own.
+
+    Args:
+        events: See `Layout`; of all modules with parameters, and of those around them.
+        owned: Indices of each module's parameters.
+        sizes: Bytes of each parameter's copy.
+        base: Bytes of scratch memory that are used throughout.
+        room: Bytes of scratch memory.
+
+    Returns:
+        By module, the indices of the parameters to copy while it runs.
+    """
+    around: dict[int, list[int]] = {}  # what ran around every forward of a module, the outermost first
+    called: dict[int, set[int]] = {}  # what a module called
+    running: list[int] = []
+    for event in events:
+        if event < 0:
+            running.remove(-1 - event)
+            continue
+        around[event] = [k for k in around.get(event, running) if k in running]
+        called.setdefault(event, set())
+        for caller in running[-1:]:
+            called[caller].add(event)
+        running.append(event)
+    below = {k: _reached(k, called) for k in called}
+    above = {k: {outer for outer in called if k in below[outer]} for k in called}
+
+    def fits(module: int) -> bool:
+        """Whether the copies of all that may run while it does have room."""
+        held = {i for k in below[module] | above[module] for i in owned[k]}
+        return base + sum(sizes[i] for i in held) <= room
+
+    wide, found = {k: fits(k) for k in called}, dict[int, list[int]]()
+    for module, outer in around.items():
+        if owned[module]:
+            chosen = next((k for k in outer if wide[k]), module)
+            found.setdefault(chosen, []).extend(i for i in owned[module] if i not in found[chosen])
+    return found
+
+
+def _reached(start: int, called: Mapping[int, set[int]]) -> set[int]:
+    """A module, what it called, what these called, and so on."""
+    found, rest = {start}, [start]
+    while rest:
+        new = called[rest.pop()] - found
+        found |= new
+        rest += new
+    return found
 
 
 def lay_out(

@@ -5,15 +5,16 @@ steps). So theta is only read: a perturbed copy is written to scratch memory, ro
 the parameter points at it while the loss is evaluated. Pointing back is exact, also after an exception.
 
 Given the model, a copy is made just before its module's forward: in a block with those of the modules that came next in
-the evaluation before, as many as there is scratch memory for. Given parameters alone, and for parameters that are read
-outside their own module's forward, the copy lives for the whole forward.
+the evaluation before, as many as there is scratch memory for. Where that holds all copies of a module and of those that
+have run inside it alone, hooks tell of that one in the place of all. Given parameters alone, and for parameters that
+are read outside their own module's forward, the copy lives for the whole forward.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 
 from helene.evaluation.blocks import Copies, Scratch
 from helene.evaluation.directions import Direction, Displacement, Target
-from helene.evaluation.layouts import Layout, lay_out
+from helene.evaluation.layouts import Layout, lay_out, outermost
 from helene.evaluation.reads import BufferWatch, ReadWatch, reads_none
 from helene.evaluation.swap import Swap
 from helene.evaluation.undo import Hooks, Undo
@@ -57,10 +58,14 @@ class Probe:
         self.targets = list(targets)
         self.scratch = scratch or Scratch()
         self._copies = Copies(self.targets, self.scratch)
-        self._checked = self._looked = self.reads_none = False
+        self._checked = self._looked = self._gathered = self.reads_none = False
         self._watchable = True
         self._model = model
-        self._set_modules({} if model is None else held_by(self.targets, model))
+        by_module = {} if model is None else held_by(self.targets, model)
+        held = [(m._parameters, name, p) for m in by_module for name, p in m._parameters.items() if p is not None]
+        known = {id(target.tensor): i for i, target in enumerate(self.targets)}
+        self._places = [(names, name, known[id(p)]) for names, name, p in held if id(p) in known]
+        self._set_modules({**({} if model is None else around(by_module, model)), **by_module})
         in_modules = {i for owned in self._owned for i in owned}
         self._full = [i for i in range(len(self.targets)) if i not in in_modules]
         if model is not None and is_compiled(model):
@@ -78,9 +83,6 @@ class Probe:
         self._swap: Swap | None = None  # at work
         self._hooks = Hooks((m, partial(self._before, k), partial(self._after, k)) for k, m in enumerate(by_module))
         self._guard = Hooks([] if self._model is None else [(self._model, self._alone, None)])
-        held = [(m._parameters, name, p) for m in by_module for name, p in m._parameters.items() if p is not None]
-        known = {id(target.tensor): i for i, target in enumerate(self.targets)}
-        self._places = [(names, name, known[id(p)]) for names, name, p in held if id(p) in known]
 
     def loss(self, closure: Closure, direction: Displacement, radius: float) -> Tensor:
         """The closure's loss at theta + radius · z, as a 0-dim tensor on its device; theta is bit-equal afterwards.
@@ -127,8 +129,19 @@ class Probe:
         return loss
 
     def look_again(self) -> None:
-        """Check the next evaluation as the first one was, where it can be."""
+        """Check the next evaluation as the first one was, where it can be; to be called between steps."""
         self._checked = not self._watchable
+        if self._looked and self._events and not self._gathered:
+            self._gather()
+
+    def _gather(self) -> None:
+        """Have hooks on the outermost modules alone, see `outermost`; both probes of a step need the same ones."""
+        base = sum(self._copies.sizes[i] for i in self._full)
+        found = outermost(self._events, self._owned, self._copies.sizes, base, self._copies.room)
+        calls = [self._usual[k] for k in found]
+        self._set_modules({self._modules[k]: indices for k, indices in found.items()})
+        self._usual = self._calls = calls
+        self._gathered = True
 
     def _passed_by(self) -> list[int]:
         """Parameters of modules that ran less often than in the evaluation that was checked, or where none is made."""
@@ -235,7 +248,8 @@ class Probe:
         left = {m: [i for i in own if i not in moved] for m, own in zip(self._modules, self._owned, strict=True)}
         usual = dict(zip(self._modules, self._usual, strict=True))
         calls = dict(zip(self._modules, self._calls, strict=True))
-        self._set_modules({m: own for m, own in left.items() if own})
+        held = dict(zip(self._modules, self._owned, strict=True))
+        self._set_modules({m: own for m, own in left.items() if own or not held[m]} if any(left.values()) else {})
         self._usual, self._calls = [usual[m] for m in self._modules], [calls[m] for m in self._modules]
         if reason:
             num_bytes = sum(self.targets[i].tensor.nbytes for i in moved)
@@ -346,6 +360,12 @@ def held_by(targets: Sequence[Target], model: nn.Module) -> dict[nn.Module, list
         if owned:
             owners[module] = owned
     return owners
+
+
+def around(by_module: Mapping[nn.Module, Sequence[int]], model: nn.Module) -> dict[nn.Module, list[int]]:
+    """The modules that hold none of these themselves, but some inside; they own nothing."""
+    others = (module for module in model.modules() if module not in by_module)
+    return {module: [] for module in others if any(inner in by_module for inner in module.modules())}
 
 
 def is_compiled(model: nn.Module) -> bool:

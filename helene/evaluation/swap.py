@@ -153,9 +153,8 @@ class Swap:
 
     def _point_at(self, block: Block) -> None:
         for i, copy in self.copies.write(block, self.direction, self.radius).items():
-            tensor = self.copies.targets[i].tensor
-            self.originals[i] = tensor.data
-            tensor.data = copy
+            self.originals[i] = self.copies.thetas[i]
+            self.copies.targets[i].tensor.data = copy
             if self.watch and copy.numel():
                 self.watch.regions.append(span(copy))
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from helene import MeZO, noise
 from helene.evaluation import blocks
-from helene.evaluation.layouts import Layout, lay_out
+from helene.evaluation.layouts import Layout, lay_out, outermost
 from helene.evaluation.probe import Direction, Probe, Target
 
 
@@ -121,6 +121,77 @@ def test_blocks_fill_the_room_and_keep_what_is_running() -> None:
     tight = lay_out(events, owned, sizes, 0, 1)
     assert _held_in_turn(tight, owned, sizes) == [{0}, {1, 2}, {3}, {1, 4}]
     assert [opening.start for opening in tight.openings.values()] == [0, 10, 10, 10]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_parameter_is_copied_while_its_module_runs_whatever_is_looked_at(seed: int) -> None:
+    """Random calls, some modules inside one other always, some not; what is looked at has room, or is the module."""
+    draw = random.Random(seed)
+    owned = [draw.sample(range(9), draw.choice([0, 1, 2])) for _ in range(7)]
+    sizes, base, room = [draw.randint(1, 9) for _ in range(9)], draw.randint(0, 5), draw.randint(0, 40)
+    inner = {k: draw.sample(range(k + 1, 7), draw.randint(0, 6 - k)) for k in range(7)}
+    events: list[int] = []
+
+    def call(k: int) -> None:
+        events.append(k)
+        for other in inner[k]:
+            if draw.random() < 0.8:
+                call(other)
+        events.append(-1 - k)
+
+    for k in draw.choices(range(3), k=3):
+        call(k)
+    found = outermost(events, owned, sizes, base, room)
+    assert all(found.values())
+    running: list[int] = []
+    for event in events:
+        if event < 0:
+            running.remove(-1 - event)
+            continue
+        running.append(event)
+        held = {i for k in running for i in found.get(k, [])}
+        assert held >= {i for k in running for i in owned[k]}
+        for k in running:
+            if k in found and set(found[k]) - set(owned[k]):
+                assert base + sum(sizes[i] for i in held) <= room
+
+
+class Layered(nn.Module):
+    """A large embedding, and layers of three small modules each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(64, 8)
+        blocks = (nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8, bias=False)) for _ in range(4))
+        self.layers = nn.ModuleList(blocks)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids)
+        for layer in self.layers:
+            x = x + layer(x)
+        return x.square().mean()
+
+
+def test_hooks_tell_of_layers_alone_where_their_copies_have_room() -> None:
+    """From the second step on: as full copies, to the bit, in no more memory than the first step took."""
+    torch.manual_seed(0)
+    model = Layered()
+    twin, ids = copy.deepcopy(model), torch.arange(12)
+    optimizer, reference = (MeZO(m.named_parameters(), 1e-3, **w) for m, w in ((model, {"model": model}), (twin, {})))
+    hooked: list[set[str]] = []
+
+    def loss() -> Tensor:
+        hooked.append({name for name, m in model.named_modules() if m._forward_pre_hooks})
+        return model(ids)
+
+    held = []
+    for _ in range(5):
+        assert torch.equal(optimizer.step(loss), reference.step(lambda: twin(ids)))
+        held.append(optimizer.scratch_bytes())
+    assert held == [model.words.weight.nbytes] * 5
+    assert len(hooked[0]) == len(list(model.modules()))
+    assert set(map(frozenset, hooked[4:])) == {frozenset({"words", *(f"layers.{i}" for i in range(4))})}
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
 
 
 class Leaf(nn.Module):
