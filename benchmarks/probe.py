@@ -21,7 +21,8 @@ class Probes:
 
         torch.set_num_threads(1)
         with subject():
-            from helene.evaluation.probe import Direction, Probe, Target
+            from helene.evaluation.directions import Direction, Target
+            from helene.evaluation.probe import Probe
         model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
         targets = [Target(p, i, name) for i, (name, p) in enumerate(model.named_parameters())]
         probe = Probe(targets, model if copies == "module by module" else None)

@@ -14,7 +14,7 @@ from helene.engine.moves import RecordedMoves
 from helene.engine.recordings import Compute, RecordingEngine, RecordingOptions, Recordings
 from helene.engine.watch import ModelWatch
 from helene.evaluation.curvature import Differentiated, all_finite, mean_gradient
-from helene.evaluation.probe import Closure, as_loss
+from helene.evaluation.losses import Closure, as_loss
 from helene.steps.first import FirstOrder
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from helene.evaluation.curvature import NONE
 from helene.evaluation.directions import Target
-from helene.evaluation.probe import is_compiled
+from helene.evaluation.modules import is_compiled
 from helene.kernels import backend
 from helene.rules import CurvatureRule
 from helene.steps.plan import Probing, StepPlan

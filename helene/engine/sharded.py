@@ -20,7 +20,8 @@ from helene.engine import reasons
 from helene.engine.ranks import Ranks
 from helene.evaluation.blocks import Scratch
 from helene.evaluation.directions import Direction, Target, write_perturbed
-from helene.evaluation.probe import Closure, Probe, scalar_loss
+from helene.evaluation.losses import Closure, scalar_loss
+from helene.evaluation.probe import Probe
 from helene.evaluation.undo import Undo
 from helene.rules import HeleneRule
 from helene.steps.measurement import Pairs

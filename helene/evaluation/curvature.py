@@ -25,7 +25,7 @@ from torch.nn.utils import get_total_norm
 
 from helene import functional, noise
 from helene.evaluation.directions import compute_dtype
-from helene.evaluation.probe import Closure, scalar_loss
+from helene.evaluation.losses import Closure, scalar_loss
 
 if TYPE_CHECKING:
     from helene.steps.base import Base, Chunk

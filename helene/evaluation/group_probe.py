@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from helene.evaluation.blocks import Scratch
 from helene.evaluation.directions import Target
 from helene.evaluation.factors import Factors, Mirrored
-from helene.evaluation.probe import Closure, finite, is_compiled, listed, one_number, scalar_loss, unwritten
+from helene.evaluation.losses import Closure, finite, one_number, scalar_loss
+from helene.evaluation.modules import is_compiled, listed
+from helene.evaluation.probe import unwritten
 from helene.evaluation.reads import BufferWatch, ReadWatch, reads_none
 from helene.evaluation.rowwise import WAY_OUT, Read, RowPerturbation
 from helene.evaluation.undo import Undo

@@ -12,9 +12,8 @@ are read outside their own module's forward, the copy lives for the whole forwar
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -23,15 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from helene.evaluation.blocks import Copies, Scratch
-from helene.evaluation.directions import Direction, Displacement, Target
+from helene.evaluation.directions import Displacement, Target
 from helene.evaluation.layouts import Layout, lay_out, outermost
+from helene.evaluation.losses import Closure, as_loss
+from helene.evaluation.modules import around, held_by, is_compiled, listed, strangers
 from helene.evaluation.reads import BufferWatch, ReadWatch, reads_none
 from helene.evaluation.swap import Swap
 from helene.evaluation.undo import Hooks, Undo
-
-__all__ = ["Closure", "Direction", "Displacement", "Probe", "Target", "finite", "held_by", "is_compiled", "scalar_loss"]
-
-Closure = Callable[[], Any]
 
 
 class Probe:
@@ -270,107 +267,5 @@ def unwritten(targets: Sequence[Target]) -> Iterator[None]:
         raise ValueError(f"the closure changes parameters {listed(targets, changed)}; it must only return the loss")
 
 
-def scalar_loss(value: Any) -> Tensor:
-    """A closure's result as a detached floating-point 0-dim tensor; Python's numbers and integers become float64.
-
-    Raises:
-        ValueError: If it is None or not one number.
-        FloatingPointError: If it is not finite.
-    """
-    loss = as_loss(value)
-    finite(loss)
-    return loss
-
-
-def as_loss(value: Any) -> Tensor:
-    """As `scalar_loss`, but that one on a GPU may be anything.
-
-    Raises:
-        ValueError: If it is None or not one number.
-        FloatingPointError: If it is on the CPU and not finite.
-    """
-    if value is None:
-        raise ValueError("the closure returned None; it must return the loss of one minibatch")
-    try:
-        loss = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None).detach()
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"the closure returned a {type(value).__name__}; it must return one number") from None
-    loss = one_number(loss, "the closure")
-    if not loss.is_floating_point():
-        loss = loss.double()  # a count of errors, say: its difference is taken, and means
-    if loss.device.type == "cpu":
-        finite(loss)
-    return loss
-
-
-def finite(losses: Tensor | Sequence[float]) -> list[float]:
-    """The values of losses, flat, in one transfer.
-
-    Raises:
-        FloatingPointError: If one is not finite.
-    """
-    values: list[float] = losses.double().reshape(-1).tolist() if isinstance(losses, Tensor) else list(losses)
-    for value in values:
-        if not math.isfinite(value):
-            raise FloatingPointError(
-                f"the loss is {value}; parameters and state are unchanged. A smaller lr or eps or a wider dtype helps"
-            )
-    return values
-
-
-def one_number(loss: Tensor, source: str) -> Tensor:
-    """A loss as a 0-dim tensor.
-
-    Raises:
-        ValueError: If it has not one real element.
-    """
-    if loss.numel() != 1 or loss.is_complex():
-        raise ValueError(f"{source} returned {loss.dtype} of shape {tuple(loss.shape)}; it must return one real number")
-    return loss.reshape(())
-
-
 def _pass_by(*_: Any) -> None:
     """A hook that does nothing."""
-
-
-def strangers(targets: Sequence[Target], model: nn.Module, read: set[int]) -> str:
-    """What to say of parameters that are not the model's and not among those that its first loss has read."""
-    held = {i for owned in held_by(targets, model).values() for i in owned}
-    unread = [i for i, target in enumerate(targets) if i not in held | read and target.tensor.numel()]
-    if not unread:
-        return ""
-    return (
-        f"{listed(targets, unread)}: not the model's, and not read by the first loss; what no loss reads only "
-        "walks at random, so leave it out, or give the model that holds it"
-    )
-
-
-def listed(targets: Sequence[Target], indices: Sequence[int]) -> str:
-    """Names of some parameters, the first four, for a message."""
-    names = [targets[i].name for i in indices]
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
-def held_by(targets: Sequence[Target], model: nn.Module) -> dict[nn.Module, list[int]]:
-    """The modules that hold each parameter (several for tied weights)."""
-    index = {id(target.tensor): i for i, target in enumerate(targets)}
-    owners = {}
-    for module in model.modules():
-        owned = [index[id(p)] for p in module.parameters(recurse=False) if id(p) in index]
-        if owned:
-            owners[module] = owned
-    return owners
-
-
-def around(by_module: Mapping[nn.Module, Sequence[int]], model: nn.Module) -> dict[nn.Module, list[int]]:
-    """The modules that hold none of these themselves, but some inside; they own nothing."""
-    others = (module for module in model.modules() if module not in by_module)
-    return {module: [] for module in others if any(inner in by_module for inner in module.modules())}
-
-
-def is_compiled(model: nn.Module) -> bool:
-    """Whether the model, or a module of it, runs compiled: its hooks then do not."""
-    return any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-        for module in model.modules()
-    )

@@ -9,7 +9,8 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from helene.evaluation.probe import Closure, Displacement, finite
+from helene.evaluation.directions import Displacement
+from helene.evaluation.losses import Closure, finite
 from helene.rules import DecayLastRule
 from helene.steps.base import LearningRate
 from helene.steps.measurement import Chunk, Measured, PairOfLosses, Pairs

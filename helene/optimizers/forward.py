@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from helene.evaluation.directions import Direction, Target, chunks, compute_dtype
-from helene.evaluation.probe import Closure, as_loss, scalar_loss
+from helene.evaluation.losses import Closure, as_loss, scalar_loss
 from helene.evaluation.undo import Undo
 from helene.rules import SGDRule
 from helene.steps.base import LearningRate, Options

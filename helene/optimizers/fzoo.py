@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from helene import functional
-from helene.evaluation.probe import Closure, finite
+from helene.evaluation.losses import Closure, finite
 from helene.inputs import numeric
 from helene.rules import SGDRule
 from helene.steps.base import LearningRate, Options

@@ -12,7 +12,7 @@ from torch import nn
 from helene import functional
 from helene.evaluation.factors import Factors
 from helene.evaluation.group_probe import GroupProbe
-from helene.evaluation.probe import Closure, finite
+from helene.evaluation.losses import Closure, finite
 from helene.inputs import numeric
 from helene.rules import TorchSGDRule
 from helene.steps.base import LearningRate, Options

@@ -12,7 +12,7 @@ from torch import Tensor
 from helene import functional
 from helene.evaluation.curvature import Estimate
 from helene.evaluation.directions import compute_dtype
-from helene.evaluation.probe import Closure, finite
+from helene.evaluation.losses import Closure, finite
 from helene.inputs import numeric
 from helene.rules import HiZOORule
 from helene.steps.base import LearningRate, Options

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import torch
 
-from helene.evaluation.probe import Closure
+from helene.evaluation.losses import Closure
 from helene.rules import SGDRule, SignRule
 from helene.steps.base import LearningRate
 from helene.steps.measurement import Measured, Pairs

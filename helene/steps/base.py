@@ -11,7 +11,7 @@ from torch import Tensor
 from helene import kernels, noise
 from helene.evaluation.curvature import Estimate, Source
 from helene.evaluation.directions import Target
-from helene.evaluation.probe import Closure
+from helene.evaluation.losses import Closure
 from helene.evaluation.swap import out_of_inference
 from helene.evaluation.undo import Undo
 from helene.rules import CurvatureRule, Rule, storage

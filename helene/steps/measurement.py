@@ -10,7 +10,7 @@ from torch import Tensor
 
 from helene import functional
 from helene.evaluation.curvature import by_chunks, mean_gradient
-from helene.evaluation.probe import Closure, finite
+from helene.evaluation.losses import Closure, finite
 
 if TYPE_CHECKING:
     from helene.steps.base import Base

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from helene.evaluation.blocks import Scratch
 from helene.evaluation.curvature import Source, mean_gradient
 from helene.evaluation.directions import Direction, Target, chunks, compute_dtype
-from helene.evaluation.probe import Closure, Probe, finite
+from helene.evaluation.losses import Closure, finite
+from helene.evaluation.probe import Probe
 from helene.evaluation.reads import DrawWatch, reads_none, writes_buffer
 from helene.rules import Rule
 from helene.steps import checks, layer_floors

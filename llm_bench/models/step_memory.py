@@ -19,7 +19,7 @@ from helene.engine.pairs.schedule import Schedule, schedule_of, trace
 from helene.engine.reasons import apart, not_pairs
 from helene.evaluation.blocks import ALIGNMENT, LEAST_BYTES
 from helene.evaluation.directions import DEVICE_CHUNK, Target, compute_dtype
-from helene.evaluation.probe import held_by
+from helene.evaluation.modules import held_by
 from helene.kernels.methods import Fused, fused
 from helene.kernels.tiles import TILE
 from helene.rules import precision, storage

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from helene import MeZO, noise
 from helene.evaluation import blocks
+from helene.evaluation.directions import Direction, Target
 from helene.evaluation.layouts import Layout, lay_out, outermost
-from helene.evaluation.probe import Direction, Probe, Target
+from helene.evaluation.probe import Probe
 
 
 class Tree(nn.Module):

@@ -11,8 +11,8 @@ from torch import nn
 
 import helene
 from helene import noise
-from helene.evaluation.directions import CHUNK, write_perturbed
-from helene.evaluation.probe import Direction, Probe, Target
+from helene.evaluation.directions import CHUNK, Direction, Target, write_perturbed
+from helene.evaluation.probe import Probe
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 EPS = 1e-2

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helene import MeZO, layer_groups
-from helene.evaluation.probe import Direction, Probe, Target
+from helene.evaluation.directions import Direction, Target
+from helene.evaluation.probe import Probe
 from tests.optimizers.contract.contract_table import METHODS, Method
 
 

@@ -19,7 +19,7 @@ from helene.engine.pairs.updates import Updates
 from helene.evaluation.agreement import check_agreement
 from helene.evaluation.compiled import Compiled
 from helene.evaluation.directions import Direction, Target
-from helene.evaluation.probe import one_number
+from helene.evaluation.losses import one_number
 from helene.evaluation.reads import DRAWS, random_states, reads_none
 
 _ATTEMPTS = 3  # schedules until a forward is taken for unpredictable

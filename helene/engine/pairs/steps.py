@@ -15,7 +15,8 @@ from helene.engine.pairs.batch_step import BatchStep, Shared
 from helene.engine.ranks import Ranks
 from helene.engine.reasons import first_line
 from helene.engine.watch import ModelWatch, OptimizerWatch
-from helene.evaluation.probe import Closure, strangers
+from helene.evaluation.losses import Closure
+from helene.evaluation.modules import strangers
 from helene.evaluation.reads import BufferWatch
 from helene.evaluation.undo import deferred_interrupts
 from helene.steps.measurement import Measured

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from helene.evaluation.probe import Target
+from helene.evaluation.directions import Target
 from helene.kernels import launch
 from helene.kernels.tiles import Piece, Tiles
 
