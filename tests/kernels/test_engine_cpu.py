@@ -112,6 +112,21 @@ def test_an_exception_leaves_everything_as_before() -> None:
     assert optimizer.param_groups[0]["step"] == 0
 
 
+def test_shapes_that_come_again_after_they_were_given_up_are_told_once() -> None:
+    model = TiedModel()
+    engine = Engine(model, MeZO(model.named_parameters(), model=model), loss, capture="repeat", max_shapes=2)
+    told = []
+    for length in (5, 6, 5, 7, 6, 5, 7):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            engine.step(batch_of(1, length=length))
+        told.append([str(warning.message) for warning in caught])
+    assert told[:4] == [[]] * 4
+    assert told[5:] == [[]] * 2
+    (text,) = told[4]
+    assert text.startswith("batches take turns in more than max_shapes=2 shapes")
+
+
 def test_what_the_engine_cannot_do_is_done_by_the_optimizer_or_refused() -> None:
     model = TiedModel()
     with pytest.warns(UserWarning, match=r"made by optimizer\.step: FZOO measures something else than pairs"):

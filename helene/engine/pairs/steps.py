@@ -24,6 +24,11 @@ from helene.steps.plan import Probing, StepPlan
 from helene.steps.resolution import COARSE
 from helene.steps.zeroth import ZerothOrder
 
+MANY_SHAPES = (
+    "batches take turns in more than max_shapes={} shapes, so steps are captured again; raise max_shapes, or pad "
+    "batches to fewer shapes"
+)
+
 
 class Made(NamedTuple):
     """A step: its loss, how it ran, and why not as one graph, see `Engine`."""
@@ -44,7 +49,8 @@ class Steps:
         no_graph: Why steps are not recorded, in one line; empty where they are.
         repeat: Whether recorded steps are repeated call by call, see `BatchStep.record`.
         max_shapes: Shapes that are kept.
-        tell: Warns once of what it is told: forwards that cannot be captured, and what the first one read and wrote.
+        tell: Warns once of what it is told: forwards that cannot be captured, shapes that come again after they were
+            given up, and what the first forward read and wrote.
 
     Attributes:
         shapes: The step of each batch shape seen, the latest last.
@@ -65,6 +71,7 @@ class Steps:
         self._shared, self._optimizer, self._updates, self._ranks = shared, optimizer, shared.updates, ranks
         self._no_graph, self._repeat, self._max_shapes, self._tell = no_graph, repeat, max_shapes, tell
         self.shapes: OrderedDict[Any, BatchStep] = OrderedDict()
+        self._given_up: set[Any] = set()
         self._optimizer_watch = OptimizerWatch(optimizer, plan)
         self._model_watch = ModelWatch(shared.model)
         self._is_first = True
@@ -108,8 +115,10 @@ class Steps:
         shape = self.shapes.get(layout.key)
         if shape is None:
             shape = self.shapes[layout.key] = BatchStep(self._shared, layout)
+            if layout.key in self._given_up and not self._no_graph:
+                self._tell(MANY_SHAPES.format(self._max_shapes))
             if len(self.shapes) > self._max_shapes:
-                self.shapes.popitem(last=False)
+                self._given_up.add(self.shapes.popitem(last=False)[0])
         else:
             self.shapes.move_to_end(layout.key)
             shape.static.fill(layout)
