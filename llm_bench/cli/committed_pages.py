@@ -15,6 +15,7 @@ from llm_bench.protocol.execute import experiment
 from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.presets import PRESETS
 from llm_bench.report.figures import BESIDE, FIGURES
+from llm_bench.runs.config import UNTRAINED
 
 RECORDS = Path(__file__).parents[1] / "records"
 
@@ -43,19 +44,20 @@ def draw_all(out: Path) -> int:
 def pages_of(preset: str, records: Sequence[Record]) -> list[tuple[str, str, str]]:
     """The pages that a preset's records make: what, which, preset.
 
-    A table needs the untrained model and a trained row on one of its tasks; a figure, a test run of a method that it
-    is about, MeZO and HELENE left out.
+    A table needs the untrained model and a trained row on one of its tasks, and rows that larger ones do not show; a
+    figure, a test run of a method that it is about, MeZO and HELENE left out.
     """
     tested = [r.config for r in records if r.config["role"] == "test" and not r.failed]
     bare = {(c["kind"], c["task"]) for c in tested if c["method"] == "zero-shot"}
-    trained = {
-        (c["method"], c["tuning"], c["kind"], c["task"]) for c in tested if c["method"] not in ("zero-shot", "icl")
-    }
-    tables = [
-        ("table", name, preset)
+    trained = {(c["method"], c["tuning"], c["kind"], c["task"]) for c in tested if c["method"] not in UNTRAINED}
+    shown = {
+        name: {row for row in trained if row[:2] in table.rows and row[2:] in table.columns and row[2:] in bare}
         for name, table in TABLES.items()
-        if any((m, t) in table.rows and (k, task) in table.columns and (k, task) in bare for m, t, k, task in trained)
-    ]
+    }
+    for name in sorted(shown, key=lambda name: len(shown[name])):
+        if shown[name] <= set().union(*(rows for other, rows in shown.items() if other != name)):
+            del shown[name]
+    tables = [("table", name, preset) for name in TABLES if name in shown]
     methods = {c["method"] for c in tested} - {"mezo", "helene"}
     about = {name: set(compared) - set(BESIDE.get(name, ())) for name, compared in FIGURES.items()}
     return tables + [("figure", name, preset) for name, compared in about.items() if methods & compared]
