@@ -37,7 +37,7 @@ COLUMNS = {
     "icl": "in context",
 }
 BOTH = ("mezo", "helene")
-MODELS = {"gemma": "Gemma", "MiniLM-L6 with an MLM head trained here": "MiniLM-L6"}
+MODELS = {"gemma": "Gemma", "smollm2": "SmolLM2", "MiniLM-L6 with an MLM head trained here": "MiniLM-L6"}
 
 
 @dataclass(frozen=True)
@@ -156,15 +156,15 @@ def sentence(found: Sequence[Row]) -> str:
 def count(found: Sequence[Row]) -> str:
     """The sentence of the README's first screen, by the rule of the pages (`llm_bench.report.compare.lead`).
 
-    Of two files with one task and kind of model that with longer runs counts, of equal ones that with more of them.
+    Of two files with one task and model that with longer runs counts, of equal ones that with more of them.
     """
 
     def rank(row: Row) -> tuple[int, int]:
         return row.steps, sum(len(values) for name, values in row.results.items() if name not in CONTROLS)
 
-    most = {(row.kind, row.task): row for row in sorted(found, key=rank)}
+    most = {(row.model, row.task): row for row in sorted(found, key=rank)}
     percent = {
-        Cell(row.kind, row.task, name, "full"): Numbers(
+        Cell(row.kind, f"{row.task}, {row.model}", name, "full"): Numbers(
             tuple(100 * value for value in values), 100 * fmean(values), None, None, test_rows=row.number
         )
         for row in most.values()

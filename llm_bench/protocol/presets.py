@@ -305,6 +305,15 @@ PRESETS |= {
 }
 
 
+PRESETS["second-model"] = replace(
+    PRESETS["all"],
+    name="second-model",
+    about="One GPU: whether the order of methods holds for another causal model; as preset all.",
+    tasks={"causal": ("sst2", "rte", "squad")},
+    methods=("mezo", "helene", "zo-sgd-mmt", "zo-adam"),
+)
+
+
 def get_preset(name: str) -> Preset:
     """The preset of that name.
 
