@@ -14,7 +14,7 @@ from helene.engine.batches import Loss, on_device
 from helene.engine.recordings import Compute, RecordingEngine, RecordingOptions
 from helene.engine.watch import ModelWatch, OptimizerWatch
 from helene.evaluation.agreement import check_agreement
-from helene.evaluation.factors import Factors, Mirrored
+from helene.evaluation.grouped.factors import Factors, Mirrored
 from helene.evaluation.swap import out_of_inference
 from helene.optimizers.grouped import GroupedMeZO
 from helene.steps.plan import StepPlan

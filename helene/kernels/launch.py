@@ -227,7 +227,7 @@ def add_product(
     Args:
         y: Shape (..., out), contiguous; groups are equal parts of its places, in their order.
         x: Shape (..., in), contiguous, of any floating dtype.
-        numbers: Of `helene.evaluation.factors`, rank 1.
+        numbers: Of `helene.evaluation.grouped.factors`, rank 1.
         radius: What z is multiplied by.
         groups: Number of groups.
         mirrored: Whether the second half of the groups see the opposite directions of the first.

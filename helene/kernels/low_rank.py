@@ -1,4 +1,4 @@
-r"""Directions of low rank in Triton, from the few numbers that make them (`helene.evaluation.factors`).
+r"""Directions of low rank in Triton, from the few numbers that make them (`helene.evaluation.grouped.factors`).
 
 Group g's numbers for a parameter start at ``first`` + g s: of a matrix u_1, ..., u_RANK, then v_1, ..., and
 s = RANK (m + n); of a vector, which has 0 columns, z itself.

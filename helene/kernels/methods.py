@@ -16,7 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from helene import functional
 from helene.evaluation.directions import Target
-from helene.evaluation.factors import Factors
+from helene.evaluation.grouped.factors import Factors
 from helene.kernels.tiles import Piece, Tiles, tables_of
 from helene.rules import (
     AdamRule,

@@ -21,8 +21,8 @@ class Piece(NamedTuple):
     Attributes:
         theta: Its tensor, contiguous.
         id: Its id in `helene.noise`.
-        out: Where its copy starts in the scratch buffer, or its numbers in those of `helene.evaluation.factors`, in
-            elements.
+        out: Where its copy starts in the scratch buffer, or its numbers in those of
+            `helene.evaluation.grouped.factors`, in elements.
         group: Row of its hyper-parameters.
         state: Its state tensors, flat.
         stochastic: Whether an update of it is rounded stochastically.

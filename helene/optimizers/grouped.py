@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from helene import functional
-from helene.evaluation.factors import Factors
-from helene.evaluation.group_probe import GroupProbe
+from helene.evaluation.grouped.factors import Factors
+from helene.evaluation.grouped.probe import GroupProbe
 from helene.evaluation.losses import Closure, finite
 from helene.inputs import numeric
 from helene.rules import TorchSGDRule

@@ -33,7 +33,7 @@ class Seeded:
     """
 
     is_one_direction: ClassVar[Any] = False  # whether a step has one, of normals or signs, for the whole model
-    is_low_rank: ClassVar[bool] = False  # whether directions are `helene.evaluation.factors.Factors`
+    is_low_rank: ClassVar[bool] = False  # whether directions are `helene.evaluation.grouped.factors.Factors`
 
     seed: int = 0
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helene.evaluation import rows
+from helene.evaluation.grouped import rows
 from llm_bench.data.batches import Batch
 from llm_bench.models.packing import Packing, packing
 from llm_bench.models.positions import accepts, position_ids

@@ -12,7 +12,7 @@ from kernel_updates import by_kernels, by_torch, with_state
 from helene import GroupedMeZO, Trajectory, kernels
 from helene.engine.groups import GroupEngine
 from helene.evaluation.directions import Target
-from helene.evaluation.factors import Factors
+from helene.evaluation.grouped.factors import Factors
 from tests.optimizers.groups.grouped_models import (
     MODELS,
     gemma,

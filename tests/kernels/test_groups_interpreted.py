@@ -12,8 +12,8 @@ if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
     pytest.skip("for machines with triton and no GPU", allow_module_level=True)
 
 from helene.evaluation.directions import Target
-from helene.evaluation.factors import Factors, Mirrored
-from helene.evaluation.rowwise import RowPerturbation
+from helene.evaluation.grouped.factors import Factors, Mirrored
+from helene.evaluation.grouped.rowwise import RowPerturbation
 from helene.kernels import launch
 
 

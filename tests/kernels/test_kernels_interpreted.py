@@ -20,7 +20,7 @@ if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
 from helene import GroupedMeZO, Helene, MeZO, ZOAdam, ZOAdamW, ZOConservative, ZOLion, ZOMomentum, ZOSign, noise
 from helene.evaluation.blocks import Copies, Scratch
 from helene.evaluation.directions import Direction, Target
-from helene.evaluation.factors import Factors
+from helene.evaluation.grouped.factors import Factors
 from helene.kernels import launch, methods
 from helene.kernels.tiles import Piece, Tiles
 from helene.rules import SGDRule

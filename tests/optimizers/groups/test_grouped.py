@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from helene import GroupedMeZO, Trajectory
-from helene.evaluation import rows
-from helene.evaluation.factors import Factors
+from helene.evaluation.grouped import rows
+from helene.evaluation.grouped.factors import Factors
 from tests.optimizers.groups.grouped_models import (
     EXAMPLES,
     LENGTH,

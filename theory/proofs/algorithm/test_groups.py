@@ -12,7 +12,7 @@ import sympy as sp
 import torch
 
 from helene.evaluation.directions import Target
-from helene.evaluation.factors import Factors
+from helene.evaluation.grouped.factors import Factors
 from helene.steps.gradient_noise import gain
 from theory.curvature.moments import gaussian_mean
 from theory.proofs.algorithm.groups import kappa, predicted_steps, second_moment, steps_to
@@ -58,7 +58,7 @@ def test_a_constants(shape, rank, signs):
 
 
 def test_a_is_the_law_that_the_optimizer_draws():
-    """50,000 groups of `helene.evaluation.factors`: moments within 6 standard errors, of normals and signs, rank 3."""
+    """50,000 groups of `helene.evaluation.grouped.factors`: moments to 6 standard errors; normals, signs, rank 3."""
     target = Target(torch.nn.Parameter(torch.zeros(4, 5).double()), 7, "w")
     g = torch.linspace(-1.0, 1.0, 20).double().view(4, 5)
     for rank, signs in ((1, False), (1, True), (3, False)):

@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from helene import kernels
-from helene.evaluation import rows
 from helene.evaluation.directions import Target, compute_dtype
-from helene.evaluation.factors import Factors, Mirrored
+from helene.evaluation.grouped import rows
+from helene.evaluation.grouped.factors import Factors, Mirrored
 from helene.evaluation.reads import ReadWatch
 
 # What gives the same values in another form.
@@ -50,7 +50,7 @@ class RowPerturbation(TorchFunctionMode):
     """Inside, the rows of group g see theta + radius z_g.
 
     Groups are equal parts of the first axis, in its order. An operation sees that axis, or one axis that is a
-    flattening of it with those that follow, or the places that `helene.evaluation.rows` tells of.
+    flattening of it with those that follow, or the places that `helene.evaluation.grouped.rows` tells of.
 
     Args:
         targets: The trained parameters.
@@ -184,7 +184,7 @@ class RowPerturbation(TorchFunctionMode):
         if not lead or (lead[0] != self.rows and (len(lead) > 1 or lead[0] % self.rows)):
             raise ValueError(
                 f"{name} where the batch has {self.rows} rows, so that groups={groups} groups of them are not known "
-                f"there; keep rows first, or say where they went by helene.evaluation.rows; {WAY_OUT}"
+                f"there; keep rows first, or say where they went by helene.evaluation.grouped.rows; {WAY_OUT}"
             )
         if lead[0] == self.rows:
             self._whole.add(lead.numel())

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from helene.evaluation.blocks import Scratch
 from helene.evaluation.directions import Target
-from helene.evaluation.factors import Factors, Mirrored
+from helene.evaluation.grouped.factors import Factors, Mirrored
+from helene.evaluation.grouped.rowwise import WAY_OUT, Read, RowPerturbation
 from helene.evaluation.losses import Closure, finite, one_number, scalar_loss
 from helene.evaluation.modules import is_compiled, listed
 from helene.evaluation.probe import unwritten
 from helene.evaluation.reads import BufferWatch, ReadWatch, reads_none
-from helene.evaluation.rowwise import WAY_OUT, Read, RowPerturbation
 from helene.evaluation.undo import Undo
 
 LEAK = 1e-3  # share of the largest difference of a pair that another group's direction may move a loss by

@@ -1,0 +1,1 @@
+"""Directions of low rank, one for each group of a batch: drawn, and seen by a forward without a copy."""
