@@ -11,9 +11,12 @@ from torch import Tensor
 
 from llm_bench.models.loading import LanguageModel
 
+TOKENS_ON_CPU = 8192
+KEYS_AND_VALUES = 2 << 30  # bytes of a batch on a GPU, where a step takes about as long for many rows as for few
+
 
 def generate(
-    model: LanguageModel, prompts: Sequence[Sequence[int]], max_new_tokens: int, max_tokens: int = 8192
+    model: LanguageModel, prompts: Sequence[Sequence[int]], max_new_tokens: int, max_tokens: int | None = None
 ) -> list[str]:
     """The text that the model adds to each prompt, greedily, up to a newline or its end token; stripped.
 
@@ -21,8 +24,9 @@ def generate(
         model: A causal one, in evaluation mode.
         prompts: Tokens with the special ones.
         max_new_tokens: Most tokens added.
-        max_tokens: Most tokens (padding and additions included) of a batch.
+        max_tokens: Most tokens (padding and additions included) of a batch; see `tokens_at_once`.
     """
+    max_tokens = max_tokens or tokens_at_once(model)
     order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
     answers = [""] * len(prompts)
     while order:
@@ -39,6 +43,19 @@ def generate(
         for index, text in zip(chosen, _continue(model, ids, mask, max_new_tokens), strict=True):
             answers[index] = text
     return answers
+
+
+def tokens_at_once(model: LanguageModel) -> int:
+    """Tokens of a batch unless it is told: as many as `KEYS_AND_VALUES` hold, on a CPU `TOKENS_ON_CPU`."""
+    return TOKENS_ON_CPU if model.device.type == "cpu" else KEYS_AND_VALUES // bytes_of_a_token(model)
+
+
+def bytes_of_a_token(model: LanguageModel) -> int:
+    """Bytes of its keys and values."""
+    config, element = model.module.config.get_text_config(), next(model.module.parameters()).element_size()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * size * element)
 
 
 def _continue(model: LanguageModel, ids: Tensor, mask: Tensor, max_new_tokens: int) -> list[str]:

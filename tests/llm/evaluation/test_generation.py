@@ -7,7 +7,7 @@ from llm_families import make
 from llm_bench.data.encode import encode
 from llm_bench.data.folder import read_split
 from llm_bench.evaluation.evaluate import evaluate
-from llm_bench.evaluation.generation import generate
+from llm_bench.evaluation.generation import bytes_of_a_token, generate
 from llm_bench.tasks import get_task
 
 TASK = get_task("squad", "causal")
@@ -33,6 +33,15 @@ def test_generation_equals_a_plain_greedy_loop(family, toy_data):
     assert generate(model, prompts, 8) == expected
     assert generate(model, prompts, 8, max_tokens=1) == expected, "one prompt a batch"
     assert generate(model, prompts[::-1], 8) == expected[::-1]
+
+
+@pytest.mark.parametrize("family", ["opt", "gpt2", "llama", "gemma3_text"])
+def test_what_a_token_keeps_is_what_the_cache_holds(family):
+    model = make(family)
+    with torch.no_grad():
+        cache = model.module(input_ids=torch.tensor([[5, 6, 7]] * 2), use_cache=True).past_key_values
+    held = sum(x.nbytes for layer in cache.layers for x in (layer.keys, layer.values))
+    assert bytes_of_a_token(model) == held / 6
 
 
 def test_generation_stops_at_a_newline_and_at_the_end_token():
