@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from helene.engine import batches, reasons
 from helene.engine.batches import Loss, on_device
 from helene.engine.gradients import Gradients
-from helene.engine.pairs.batch_step import Shared
 from helene.engine.pairs.lanes import Worker
-from helene.engine.pairs.pair import Streams
 from helene.engine.pairs.schedule import UNIT_BYTES, Schedule
+from helene.engine.pairs.shared import Shared
 from helene.engine.pairs.steps import Steps
+from helene.engine.pairs.streams import Streams
 from helene.engine.pairs.updates import Updates
 from helene.engine.ranks import Ranks
 from helene.engine.recordings import Recordings

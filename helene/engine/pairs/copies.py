@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from helene.engine.pairs.schedule import Schedule, Unit
+from helene.engine.pairs.shared import Shared
 from helene.evaluation.blocks import Block
 from helene.kernels.tiles import Piece, Tiles
-
-if TYPE_CHECKING:
-    from helene.engine.pairs.batch_step import Shared
 
 
 class Copies:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from helene.engine.batches import Layout
-from helene.engine.pairs.batch_step import BatchStep, Shared
+from helene.engine.pairs.batch_step import BatchStep
+from helene.engine.pairs.shared import Shared
 from helene.engine.ranks import Ranks
 from helene.engine.reasons import first_line
 from helene.engine.watch import ModelWatch, OptimizerWatch
