@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from helene import kernels
-from helene.evaluation.directions import Displacement, Target, write_perturbed
+from helene.evaluation.directions import Direction, Displacement, Target, write_perturbed
 
 if TYPE_CHECKING:
     from helene.kernels.control import Control
@@ -71,7 +71,7 @@ class Block:
             control: Key and radius on the device, for the kernels; they do nothing without.
         """
         slow: Iterable[int] = self._targets
-        if control is not None and kernels.can_draw(direction):
+        if control is not None and isinstance(direction, Direction):
             slow = self._slow
             if self._tables:
                 from helene.kernels import launch
@@ -170,7 +170,7 @@ class Copies:
             self.thetas, self._sent = [t.tensor.detach() for t in self.targets], None
             self._controls = self._made_controls()
             self._seen = seen  # at last, so that what an interrupt cuts short is made again
-        if self._controls and kernels.can_draw(direction) and (direction, abs(radius)) != self._sent:
+        if self._controls and isinstance(direction, Direction) and (direction, abs(radius)) != self._sent:
             key: tuple[int, int, int, bool] = direction
             for control in self._controls.values():
                 control.send(key[:3], abs(radius))

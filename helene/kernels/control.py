@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
-from helene.kernels import methods
-from helene.kernels.methods import NUM_HYPERS
-from helene.steps.plan import StepPlan
+from helene.kernels.codes import NUM_HYPERS
 
 SLOTS = 64  # copies that may be under way before the host waits for the oldest
 
@@ -83,32 +80,3 @@ class Control:
         if self._on_gpu:
             self._sent[slot] = torch.cuda.Event()
             self._sent[slot].record(torch.cuda.current_stream(self._packed.device))
-
-
-_controls: Any = WeakIdKeyDictionary()  # optimizer -> by device and numbers of layers and weights
-
-
-def step(optimizer: Any, plan: StepPlan, coefficients: Sequence[float]) -> None:
-    """theta and state ← one step along the sum of coefficients times directions, by the fused kernels."""
-    from helene.kernels import launch
-
-    method = methods.fused(plan, optimizer.targets)
-    assert isinstance(method, methods.Fused)
-    direction, hypers, sent = optimizer.direction(plan), method.rows(plan), set()
-    factors = methods.factors(optimizer, plan)
-    weights = () if factors is None else coefficients
-    controls: dict[tuple[torch.device, int, int], Control] = _controls.setdefault(optimizer, {})
-    for tiles in methods.tables(optimizer, plan):
-        place = tiles.base.device, len(hypers), len(weights)
-        control = controls.get(place)
-        if control is None:
-            control = controls[place] = Control(*place)
-        if place not in sent:
-            sent.add(place)
-            key = direction.seed, direction.step, direction.draw
-            control.send(key, 0.0, (coefficients[0], 1.0, 0.0), hypers, weights)
-        low_rank = None
-        if factors is not None:
-            numbers = factors.numbers(tiles.base.device)
-            low_rank = launch.LowRank(numbers, control.weights, factors.groups, factors.rank, factors.scale)
-        launch.update(tiles, method.code, control.key, control.values, control.hypers, low_rank, signs=direction.signs)

@@ -10,15 +10,14 @@ import torch
 import triton
 from torch import Tensor
 
-from helene import noise
+from helene.kernels import codes
 from helene.kernels import low_rank as products
-from helene.kernels import methods
 from helene.kernels import perturb as kernels
 from helene.kernels import update as updates
 from helene.kernels.tiles import NUM_FIELDS, TILE, Tiles
-from helene.noise.keys import MASK, blocks
+from helene.noise import keys
 
-ROUNDS = noise.ROUNDS
+ROUNDS = keys.ROUNDS
 FAST = os.environ.get("TRITON_INTERPRET") != "1"  # see helene.kernels.philox
 _BLOCKS = TILE // 4
 
@@ -65,8 +64,8 @@ def fill(
     fast: bool = FAST,
 ) -> Tensor:
     """Elements [start, start + count) of z (float32), or of the generator's words (int32, ``raw``), shape (count,)."""
-    first, last = blocks(start, count)
-    words = control_words(seed, step, draw, parameter & MASK, parameter >> 32, first)
+    first, last = keys.blocks(start, count)
+    words = control_words(seed, step, draw, parameter & keys.MASK, parameter >> 32, first)
     control = torch.tensor(words, dtype=torch.int64).to(device)
     out = torch.empty(4 * (last - first), dtype=torch.int32 if raw else torch.float32, device=device)
     if last > first:
@@ -168,10 +167,10 @@ def update(
 
     Args:
         tiles: The parameters with their state: two tensors for each of the method's, its storage and its scales.
-        method: A code of `helene.kernels.methods`.
+        method: A code of `helene.kernels.codes`.
         control: int64 on the device: seed, step, draw.
         values: float32 on the device: eps, c, and 1 (0 to leave everything as it is).
-        hypers: float32 on the device, shape (groups, `methods.NUM_HYPERS`).
+        hypers: float32 on the device, shape (groups, `codes.NUM_HYPERS`).
         low_rank: What g is made of in the place of c z.
         signs: Whether z is a Rademacher direction.
         rounds: Of the generator; for measurements.
@@ -192,7 +191,7 @@ def update(
             hypers,
             *(low_rank or LowRank(values, values)),
             NUM_FIELDS,
-            methods.NUM_HYPERS,
+            codes.NUM_HYPERS,
             method,
             *kinds,
             tiles.stochastic,
@@ -203,8 +202,8 @@ def update(
             rounds,
             fast,
             signs,
-            noise.ROUNDING_DRAW,
-            noise.STATE_DRAW,
+            keys.ROUNDING_DRAW,
+            keys.STATE_DRAW,
             num_warps=num_warps,
             enable_fp_fusion=False,
         )
@@ -254,9 +253,9 @@ def _state_of(tiles: Tiles, filler: Tensor) -> tuple[list[int], list[Tensor]]:
     """How the state of a table is stored, and its tensors: storage and scales, twice; the filler where none is."""
     kinds, tensors = [], []
     for stored, scales in (tiles.state[i : i + 2] for i in range(0, len(tiles.state), 2)):
-        kinds.append(methods.kind_of(stored))
+        kinds.append(codes.kind_of(stored))
         tensors += [stored, scales]
     while len(kinds) < 2:
-        kinds.append(methods.NONE)
+        kinds.append(codes.NONE)
         tensors += [filler, filler]
     return kinds, tensors

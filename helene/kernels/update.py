@@ -12,18 +12,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from helene.kernels import methods
+from helene.kernels import codes
 from helene.kernels.low_rank import low_rank
 from helene.kernels.perturb import inside_of, key_of
 from helene.kernels.philox import directions, words
 from helene.rules import precision
 
-_FLOAT32, _BFLOAT16 = tl.constexpr(methods.FLOAT32), tl.constexpr(methods.BFLOAT16)
-_SIGNED, _UNSIGNED = tl.constexpr(methods.SIGNED), tl.constexpr(methods.UNSIGNED)
-_SGD, _SGD_PLAIN = tl.constexpr(methods.SGD), tl.constexpr(methods.SGD_PLAIN)  # the second without weight decay
-_HELENE, _MOMENTUM = tl.constexpr(methods.HELENE), tl.constexpr(methods.MOMENTUM)
-_TORCH_SGD, _DECAY_LAST = tl.constexpr(methods.TORCH_SGD), tl.constexpr(methods.DECAY_LAST)
-_SIGN, _ADAM, _LION = tl.constexpr(methods.SIGN), tl.constexpr(methods.ADAM), tl.constexpr(methods.LION)
+_FLOAT32, _BFLOAT16 = tl.constexpr(codes.FLOAT32), tl.constexpr(codes.BFLOAT16)
+_SIGNED, _UNSIGNED = tl.constexpr(codes.SIGNED), tl.constexpr(codes.UNSIGNED)
+_SGD, _SGD_PLAIN = tl.constexpr(codes.SGD), tl.constexpr(codes.SGD_PLAIN)  # the second without weight decay
+_HELENE, _MOMENTUM = tl.constexpr(codes.HELENE), tl.constexpr(codes.MOMENTUM)
+_TORCH_SGD, _DECAY_LAST = tl.constexpr(codes.TORCH_SGD), tl.constexpr(codes.DECAY_LAST)
+_SIGN, _ADAM, _LION = tl.constexpr(codes.SIGN), tl.constexpr(codes.ADAM), tl.constexpr(codes.LION)
 _LEAST_SCALE = tl.constexpr(precision.LEAST_SCALE)
 _SIGNED_TOP, _UNSIGNED_TOP = tl.constexpr(precision.top_of(False)), tl.constexpr(precision.top_of(True))
 _ROWS = tl.constexpr(64)  # rows of four that share a scale: helene.rules.precision.BLOCK / 4
@@ -141,7 +141,7 @@ def _sign(x):
 
 @triton.jit
 def _move(theta, g, m, h, hyper, METHOD: tl.constexpr):
-    """New theta, m and h, as `helene.functional` has them. Columns are those of `methods`."""
+    """New theta, m and h, as `helene.functional` has them. Columns are those of `helene.steps.fused.methods`."""
     lr, decay = tl.load(hyper), tl.load(hyper + 1)
     if METHOD == _SGD_PLAIN:
         theta = theta - lr * g

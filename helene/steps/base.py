@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helene import kernels, noise
+from helene import noise
 from helene.evaluation.curvature import Estimate, Source
 from helene.evaluation.directions import Target
 from helene.evaluation.losses import Closure
@@ -17,6 +17,7 @@ from helene.evaluation.undo import Undo
 from helene.rules import CurvatureRule, Rule, storage
 from helene.steps import checks, chunkwise, layer_floors
 from helene.steps.chunkwise import RoundingWatch
+from helene.steps.fused import launches
 from helene.steps.layered import Layered, LearningRate, Options, layout_of
 from helene.steps.measurement import Chunk, Measured
 from helene.steps.plan import StepPlan
@@ -276,11 +277,11 @@ class Base(Layered):
         """The update of parameters and state, by the kernels where they can; its ``make`` makes it."""
         if self.moves_by is not None and (found := self.moves_by(plan, gradient, watch)) is not None:
             return found
-        if not kernels.can_update(self, plan):
+        if not launches.can_update(self, plan):
             return chunkwise.Moves(self, plan, watch, gradient, estimate)
         if watch is not None:
             chunkwise.sample_rounding(self, plan, watch, gradient, estimate)
-        return kernels.Launches(self, plan, plan.measurement.weights(plan, scalars))
+        return launches.Launches(self, plan, plan.measurement.weights(plan, scalars))
 
     def _complete(self, moves: Any, plan: StepPlan, scalars: list[float], statistics: Statistics) -> None:
         """Move, and note that it was done; to be called again where it was interrupted."""

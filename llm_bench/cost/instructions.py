@@ -33,12 +33,12 @@ def kernels() -> dict[str, dict[str, Any]]:
     Returns:
         ``instructions`` an element, ``registers`` and ``spills`` of a thread, ``by_kind``: the most frequent opcodes.
     """
-    from helene.kernels import methods, perturb
+    from helene.kernels import codes, perturb
     from helene.kernels import update as updates
     from helene.kernels.tiles import NUM_FIELDS, SPAN, STATE_TILE, TILE
 
-    none, bf16 = (methods.NONE, "*fp32"), (methods.BFLOAT16, "*bf16")
-    signed, unsigned = (methods.SIGNED, "*i8"), (methods.UNSIGNED, "*u8")
+    none, bf16 = (codes.NONE, "*fp32"), (codes.BFLOAT16, "*bf16")
+    signed, unsigned = (codes.SIGNED, "*i8"), (codes.UNSIGNED, "*u8")
     table = {"WIDTH": NUM_FIELDS, "ALIGNED": True, "QUADS": True}
     drawn = {"ROUNDS": noise.ROUNDS, "FAST": True, "SIGNS": False}
     copied = dict.fromkeys(("theta", "plus", "minus"), "*bf16")
@@ -48,14 +48,14 @@ def kernels() -> dict[str, dict[str, Any]]:
         "both copies, no rounds of the generator": _count(perturb.perturb, copied, {**both, "ROUNDS": 0}, TILE),
     }
     for name, method, kinds, tile in (
-        ("MeZO update", methods.SGD_PLAIN, (none, none), TILE),
-        ("HELENE update, bf16 state", methods.HELENE, (bf16, bf16), STATE_TILE),
-        ("HELENE update, 8-bit state", methods.HELENE, (signed, unsigned), STATE_TILE),
+        ("MeZO update", codes.SGD_PLAIN, (none, none), TILE),
+        ("HELENE update, bf16 state", codes.HELENE, (bf16, bf16), STATE_TILE),
+        ("HELENE update, 8-bit state", codes.HELENE, (signed, unsigned), STATE_TILE),
     ):
         (first, s0), (second, s1) = kinds
         pointers = {"theta": "*bf16", "s0": s0, "s1": s1}
         pointers |= dict.fromkeys(("s0_scales", "s1_scales", "numbers", "weights"), "*fp32")
-        constants = {"GROUPS": 0, "RANK": 0, "SCALE": 1.0, "SPAN": SPAN, "HYPERS": methods.NUM_HYPERS, "METHOD": method}
+        constants = {"GROUPS": 0, "RANK": 0, "SCALE": 1.0, "SPAN": SPAN, "HYPERS": codes.NUM_HYPERS, "METHOD": method}
         constants |= {"KIND0": first, "KIND1": second, "STOCHASTIC": True}
         constants |= {"ROUNDING_DRAW": noise.ROUNDING_DRAW, "STATE_DRAW": noise.STATE_DRAW}
         found[name] = _count(updates.update, pointers, {**table, **drawn, **constants}, tile)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from helene.kernels import launch, methods
+from helene.kernels import codes, launch
 from helene.kernels.tiles import Piece, Tiles
 from llm_bench.cost.timing import Contestant, time_in_turns
 from llm_bench.models.shapes import OPT
@@ -25,7 +25,7 @@ def measure(rounds: int = 7) -> dict[str, dict[str, Any]]:
     scales_m, scales_h = (torch.ones(half // 256, device=device) for _ in range(2))
     control = torch.tensor(launch.control_words(1, 1, 0), device=device)
     values = torch.tensor([1e-3, 1e-9, 1.0, 0.0], device=device)
-    hypers = torch.full((1, methods.NUM_HYPERS), 1e-6, device=device)
+    hypers = torch.full((1, codes.NUM_HYPERS), 1e-6, device=device)
     hypers[0, 8] = 0.0
     estimating = hypers.clone()
     estimating[0, 8] = 1.0
@@ -48,7 +48,7 @@ def measure(rounds: int = 7) -> dict[str, dict[str, Any]]:
             launch.perturb(copies, plus, minus, control, values, **more)
 
         def mezo(more: dict[str, Any] = more) -> None:
-            launch.update(copies, methods.SGD, control, values, hypers, **more)
+            launch.update(copies, codes.SGD, control, values, hypers, **more)
 
         contestants[f"both copies, {label}"] = Contestant(both, 3)
         contestants[f"MeZO update, {label}"] = Contestant(mezo, 3)
@@ -62,7 +62,7 @@ def measure(rounds: int = 7) -> dict[str, dict[str, Any]]:
         ):
 
             def step(tiles: Tiles = tiles, rows: torch.Tensor = rows, fast: bool = fast) -> None:
-                launch.update(tiles, methods.HELENE, control, values, rows, fast=fast)
+                launch.update(tiles, codes.HELENE, control, values, rows, fast=fast)
 
             label = f"HELENE update, {name}, {'fast' if fast else 'exact'}"
             contestants[label], moved[label] = Contestant(step, 3), a_parameter * half

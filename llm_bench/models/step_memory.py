@@ -20,12 +20,12 @@ from helene.engine.reasons import apart, not_pairs
 from helene.evaluation.blocks import ALIGNMENT, LEAST_BYTES
 from helene.evaluation.directions import DEVICE_CHUNK, Target, compute_dtype
 from helene.evaluation.modules import held_by
-from helene.kernels.methods import Fused, fused
 from helene.kernels.tiles import TILE
 from helene.rules import precision, storage
 from helene.steps.base import Base
 from helene.steps.chunkwise import RoundingWatch
 from helene.steps.first import FirstOrder
+from helene.steps.fused.methods import Fused, fused
 from llm_bench.models.live_bytes import blocks, counting, fused_attention
 from llm_bench.models.tuning import trained
 

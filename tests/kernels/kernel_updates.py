@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from helene import kernels, noise
+from helene import noise
 from helene.rules import storage
 from helene.steps import chunkwise
+from helene.steps.fused import launches
 
 
 def with_state(
@@ -45,5 +46,5 @@ def by_torch(optimizer: Any, scalars: list[float]) -> None:
 def by_kernels(optimizer: Any, scalars: list[float]) -> None:
     """The same by the fused kernel."""
     plan = optimizer.plan()
-    kernels.Launches(optimizer, plan, plan.measurement.weights(plan, scalars)).make()
+    launches.Launches(optimizer, plan, plan.measurement.weights(plan, scalars)).make()
     optimizer.note(plan, scalars)

@@ -21,9 +21,10 @@ from helene import GroupedMeZO, Helene, MeZO, ZOAdam, ZOAdamW, ZOConservative, Z
 from helene.evaluation.blocks import Copies, Scratch
 from helene.evaluation.directions import Direction, Target
 from helene.evaluation.grouped.factors import Factors
-from helene.kernels import launch, methods
+from helene.kernels import launch
 from helene.kernels.tiles import Piece, Tiles
 from helene.rules import SGDRule
+from helene.steps.fused import launches, methods
 
 CPU = torch.device("cpu")
 KEY = (2**63 + 12345, 2**31 + 7, 5)
@@ -215,7 +216,7 @@ def test_nothing_moves_where_the_loss_was_not_finite() -> None:
     kept = [t.tensor.detach().clone() for t in optimizer.targets]
     state = [v.clone() for t in optimizer.targets for v in optimizer.state[t.tensor].values()]
     values = torch.tensor([1e-3, torch.nan, 0.0, 0.0])
-    for tiles in methods.tables(optimizer, plan):
+    for tiles in launches.tables(optimizer, plan):
         launch.update(tiles, method.code, CONTROL, values, method.rows(plan))
     assert all(torch.equal(a, t.tensor) for a, t in zip(kept, optimizer.targets, strict=True))
     now = [v for t in optimizer.targets for v in optimizer.state[t.tensor].values()]
@@ -229,7 +230,7 @@ def test_a_negative_zero_that_does_not_move_keeps_its_sign() -> None:
     method = methods.fused(plan, optimizer.targets)
     assert isinstance(method, methods.Fused)
     kept = p.detach().view(torch.int16).clone()
-    for tiles in methods.tables(optimizer, plan):
+    for tiles in launches.tables(optimizer, plan):
         launch.update(tiles, method.code, CONTROL, VALUES, method.rows(plan))
     assert torch.equal(p.detach().view(torch.int16), kept)
 

@@ -38,11 +38,13 @@ def ignoring(option: str, usual: dict[str, Any], kernels: bool = False) -> Itera
     """Inside, plans leave an option out; or, of the kernels' launches, those that make updates."""
     with ExitStack() as stack:
         if kernels:
-            from helene.kernels import control, methods
+            from helene.steps.fused import launches, methods
 
-            rows, step = methods.Fused.rows, control.step
+            rows, launch = methods.Fused.rows, launches.launch_all
             stack.enter_context(patch.object(methods.Fused, "rows", lambda me, p: rows(me, without(p, option, usual))))
-            stack.enter_context(patch.object(control, "step", lambda o, p, c: step(o, without(p, option, usual), c)))
+            stack.enter_context(
+                patch.object(launches, "launch_all", lambda o, p, c: launch(o, without(p, option, usual), c))
+            )
         else:
             planned = Base.plan
             mutant = lambda me, *args, **more: without(planned(me, *args, **more), option, usual)  # noqa: E731

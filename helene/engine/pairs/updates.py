@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from helene import functional
-from helene.kernels import methods
 from helene.kernels.control import Control
 from helene.kernels.tiles import Tiles
+from helene.steps.fused import launches, methods
 from helene.steps.plan import StepPlan
 from helene.steps.zeroth import ZerothOrder
 
@@ -61,7 +61,7 @@ class Updates:
         settled = plan if not plan.asks_floors else plan.with_floors({i: 1.0 for i in range(len(plan.rules))})
         method = self._fused(settled._replace(source=None))
         self._method = method if isinstance(method, methods.Fused) else None
-        self._tables = methods.tables(self._optimizer, plan) if self._method else []
+        self._tables = launches.tables(self._optimizer, plan) if self._method else []
         self._signs = self._optimizer.direction(plan).signs
 
     def _fused(self, plan: StepPlan) -> methods.Fused | str:

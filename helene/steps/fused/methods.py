@@ -12,12 +12,21 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from helene import functional
 from helene.evaluation.directions import Target
-from helene.evaluation.grouped.factors import Factors
-from helene.kernels.tiles import Piece, Tiles, tables_of
+from helene.kernels.codes import (
+    ADAM,
+    DECAY_LAST,
+    HELENE,
+    LION,
+    MOMENTUM,
+    NUM_HYPERS,
+    SGD,
+    SGD_PLAIN,
+    SIGN,
+    TORCH_SGD,
+)
 from helene.rules import (
     AdamRule,
     AdamWRule,
@@ -30,10 +39,6 @@ from helene.rules import (
     TorchSGDRule,
 )
 from helene.steps.plan import StepPlan
-
-SGD, HELENE, MOMENTUM, SIGN, ADAM, LION, SGD_PLAIN, TORCH_SGD, DECAY_LAST = range(9)  # what the kernel computes
-NONE, FLOAT32, BFLOAT16, SIGNED, UNSIGNED = range(5)  # how a state is stored
-NUM_HYPERS = 12
 
 
 class Plain(NamedTuple):
@@ -125,48 +130,6 @@ def fused(plan: StepPlan, targets: Sequence[Target]) -> Fused | str:
     if type(rule) in (SGDRule, DecayLastRule) and not any(r.weight_decay for r in plan.rules):
         return Fused(SGD_PLAIN, _FUSED[type(rule)].columns)
     return _FUSED[type(rule)]
-
-
-def factors(optimizer: Any, plan: StepPlan) -> Factors | None:
-    """The step's directions of low rank, where it has such."""
-    return optimizer.factors(plan) if plan.probing.is_low_rank else None
-
-
-def pieces(optimizer: Any, plan: StepPlan) -> list[Piece]:
-    """Each trained parameter with its state, which is allocated if need be."""
-    made, drawn = [], factors(optimizer, plan)
-    for index, target in enumerate(optimizer.targets):
-        rule, way = plan.rules[target.layer], plan.storage[target.layer]
-        held = optimizer.allocate(target, rule, way)
-        state = [tensor for name in rule.kept for tensor in (held[name], held.get(f"{name}_scale", held[name]))]
-        stochastic = way.rounding == "stochastic" and target.tensor.dtype != torch.float32
-        start, columns = drawn.place(index) if drawn else (0, 0)
-        made.append(Piece(target.tensor.detach(), target.id, start, target.layer, tuple(state), stochastic, columns))
-    return made
-
-
-_kept: Any = WeakIdKeyDictionary()  # optimizer -> addresses and tables: making one waits for the device
-
-
-def tables(optimizer: Any, plan: StepPlan) -> list[Tiles]:
-    """A table for each kind of parameter and state, kept until a tensor moves or is rounded otherwise.
-
-    Directions of low rank are part of it: others have other places.
-    """
-    for target in optimizer.targets:
-        optimizer.allocate(target, plan.rules[target.layer], plan.storage[target.layer])
-    tensors = [t for target in optimizer.targets for t in (target.tensor, *optimizer.state[target.tensor].values())]
-    made_of = plan.storage, [tensor.data_ptr() for tensor in tensors], factors(optimizer, plan)
-    held: tuple[Any, list[Tiles]] | None = _kept.get(optimizer)
-    if held is None or held[0] != made_of:  # the tables hold their tensors, so no address is used again
-        held = _kept[optimizer] = made_of, tables_of(pieces(optimizer, plan))
-    return held[1]
-
-
-def kind_of(stored: Tensor) -> int:
-    """The kernel's code for how a state tensor is stored."""
-    kinds = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.int8: SIGNED, torch.uint8: UNSIGNED}
-    return kinds[stored.dtype]
 
 
 def _helene(rule: Any, plan: StepPlan) -> HeleneColumns:

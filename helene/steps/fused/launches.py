@@ -1,0 +1,106 @@
+"""The update of a step as one launch a kind of parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from helene.evaluation.grouped.factors import Factors
+from helene.evaluation.undo import deferred_interrupts
+from helene.kernels import backend, wanted
+from helene.kernels.control import Control
+from helene.kernels.tiles import Piece, Tiles, tables_of
+from helene.steps.fused.methods import Fused, fused
+from helene.steps.plan import StepPlan
+
+_kept: Any = WeakIdKeyDictionary()  # optimizer -> addresses and tables: making one waits for the device
+_controls: Any = WeakIdKeyDictionary()  # optimizer -> by device and numbers of layers and weights
+
+
+def can_update(optimizer: Any, plan: StepPlan) -> bool:
+    """Whether the update of a step is one kernel a kind of parameter."""
+    kinds = {(t.tensor.dtype, t.tensor.device): t.tensor for t in optimizer.targets}.values()
+    if not all(wanted(t.device) for t in kinds):
+        return False
+    return all(backend(t).is_triton for t in kinds) and isinstance(fused(plan, optimizer.targets), Fused)
+
+
+class Launches:
+    """The update of a step for which `can_update` holds, see `helene.steps.chunkwise.Moves`.
+
+    Parameters and state come out as by that loop, given equal z. A launch can be neither repeated nor undone, so Ctrl-C
+    waits for the last of them.
+    """
+
+    def __init__(self, optimizer: Any, plan: StepPlan, coefficients: Sequence[float]) -> None:
+        self._what = optimizer, plan, coefficients
+        self.begun = False
+
+    def make(self) -> None:
+        """Launch them, once."""
+        with deferred_interrupts():
+            if not self.begun:
+                self.begun = True
+                launch_all(*self._what)
+
+
+def launch_all(optimizer: Any, plan: StepPlan, coefficients: Sequence[float]) -> None:
+    """theta and state ← one step along the sum of coefficients times directions, by the fused kernels."""
+    from helene.kernels import launch
+
+    method = fused(plan, optimizer.targets)
+    assert isinstance(method, Fused)
+    direction, hypers, sent = optimizer.direction(plan), method.rows(plan), set()
+    drawn = factors(optimizer, plan)
+    weights = () if drawn is None else coefficients
+    controls: dict[tuple[torch.device, int, int], Control] = _controls.setdefault(optimizer, {})
+    for tiles in tables(optimizer, plan):
+        place = tiles.base.device, len(hypers), len(weights)
+        control = controls.get(place)
+        if control is None:
+            control = controls[place] = Control(*place)
+        if place not in sent:
+            sent.add(place)
+            key = direction.seed, direction.step, direction.draw
+            control.send(key, 0.0, (coefficients[0], 1.0, 0.0), hypers, weights)
+        low_rank = None
+        if drawn is not None:
+            numbers = drawn.numbers(tiles.base.device)
+            low_rank = launch.LowRank(numbers, control.weights, drawn.groups, drawn.rank, drawn.scale)
+        launch.update(tiles, method.code, control.key, control.values, control.hypers, low_rank, signs=direction.signs)
+
+
+def factors(optimizer: Any, plan: StepPlan) -> Factors | None:
+    """The step's directions of low rank, where it has such."""
+    return optimizer.factors(plan) if plan.probing.is_low_rank else None
+
+
+def pieces(optimizer: Any, plan: StepPlan) -> list[Piece]:
+    """Each trained parameter with its state, which is allocated if need be."""
+    made, drawn = [], factors(optimizer, plan)
+    for index, target in enumerate(optimizer.targets):
+        rule, way = plan.rules[target.layer], plan.storage[target.layer]
+        held = optimizer.allocate(target, rule, way)
+        state = [tensor for name in rule.kept for tensor in (held[name], held.get(f"{name}_scale", held[name]))]
+        stochastic = way.rounding == "stochastic" and target.tensor.dtype != torch.float32
+        start, columns = drawn.place(index) if drawn else (0, 0)
+        made.append(Piece(target.tensor.detach(), target.id, start, target.layer, tuple(state), stochastic, columns))
+    return made
+
+
+def tables(optimizer: Any, plan: StepPlan) -> list[Tiles]:
+    """A table for each kind of parameter and state, kept until a tensor moves or is rounded otherwise.
+
+    Directions of low rank are part of it: others have other places.
+    """
+    for target in optimizer.targets:
+        optimizer.allocate(target, plan.rules[target.layer], plan.storage[target.layer])
+    tensors = [t for target in optimizer.targets for t in (target.tensor, *optimizer.state[target.tensor].values())]
+    made_of = plan.storage, [tensor.data_ptr() for tensor in tensors], factors(optimizer, plan)
+    held: tuple[Any, list[Tiles]] | None = _kept.get(optimizer)
+    if held is None or held[0] != made_of:  # the tables hold their tensors, so no address is used again
+        held = _kept[optimizer] = made_of, tables_of(pieces(optimizer, plan))
+    return held[1]
