@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,19 +20,6 @@ from tests.optimizers.contract.contract_table import METHODS
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- not run: [^\n]+ -->\n)?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-def test_no_folder_has_more_than_15_entries():
-    """Hidden files and __init__.py are not counted."""
-    out = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    if not out:
-        pytest.skip("no clone")
-    entries: dict[Path, set[str]] = {}
-    for path in map(Path, out.splitlines()):
-        for entry in (path, *path.parents[:-1]):
-            if entry.name != "__init__.py" and not entry.name.startswith("."):
-                entries.setdefault(entry.parent, set()).add(entry.name)
-    assert {str(folder): len(names) for folder, names in entries.items() if len(names) > 15} == {}
 
 
 def blocks(page: Path) -> list[tuple[int, str]]:

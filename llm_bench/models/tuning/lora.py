@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from llm_bench.models.loading import LanguageModel
-from llm_bench.models.tuning import Tuning, adapter_dtype, generator
+from llm_bench.models.tuning.base import Tuning, adapter_dtype, generator
 
 # Names of the query and value projections; in fused layouts LoRA spans the key as well.
 _PROJECTIONS = (

@@ -13,7 +13,7 @@ import torch
 from llm_bench.models import attention
 from llm_bench.models.loading import LanguageModel
 from llm_bench.models.positions import accepts, position_ids
-from llm_bench.models.tuning import Tuning, adapter_dtype, generator
+from llm_bench.models.tuning.base import Tuning, adapter_dtype, generator
 
 
 def add_prefix(model: LanguageModel, tuning: Tuning) -> Any:

@@ -13,7 +13,8 @@ from llm_bench.evaluation.evaluate import score
 from llm_bench.evaluation.scoring import classification_loss
 from llm_bench.models.attention import Prefix
 from llm_bench.models.loading import num_parameters
-from llm_bench.models.tuning import Tuning, generator, prepare, trained
+from llm_bench.models.tuning import Tuning, prepare, trained
+from llm_bench.models.tuning.base import generator
 from llm_bench.tasks import get_task
 
 
@@ -77,7 +78,7 @@ def test_a_fresh_prefix_acts_as_the_random_tokens_whose_activations_it_is(family
     """In a causal model, tokens in front at positions 0 to 4, the text's own positions counted from 0 again."""
     model = make(family)
     length, text = 5, torch.tensor([model.tokenizer("the film is funny")["input_ids"]])
-    from llm_bench.models.tuning import generator
+    from llm_bench.models.tuning.base import generator
 
     vocabulary = model.module.config.vocab_size
     tokens = torch.randint(vocabulary, (1, length), generator=generator(3, purpose=2))
