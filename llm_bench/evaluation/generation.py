@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from llm_bench.models.loading import LanguageModel
+from llm_bench.models.positions import accepts
 
-TOKENS_ON_CPU = 8192
+FEW_TOKENS = 8192
 KEYS_AND_VALUES = 2 << 30  # bytes of a batch on a GPU, where a step takes about as long for many rows as for few
 
 
@@ -46,8 +47,13 @@ def generate(
 
 
 def tokens_at_once(model: LanguageModel) -> int:
-    """Tokens of a batch unless it is told: as many as `KEYS_AND_VALUES` hold, on a CPU `TOKENS_ON_CPU`."""
-    return TOKENS_ON_CPU if model.device.type == "cpu" else KEYS_AND_VALUES // bytes_of_a_token(model)
+    """Tokens of a batch unless it is told: as many as `KEYS_AND_VALUES` hold.
+
+    `FEW_TOKENS` on a CPU, and for models that compute the logits of every token of a prompt.
+    """
+    if model.device.type == "cpu" or not accepts(model.module, "logits_to_keep"):
+        return FEW_TOKENS
+    return KEYS_AND_VALUES // bytes_of_a_token(model)
 
 
 def bytes_of_a_token(model: LanguageModel) -> int:
