@@ -31,6 +31,7 @@ _SCORING = 1.3  # evaluation over its multiply-adds alone
 _GENERATED = 0.037  # seconds a row of answers
 _SAME = 0.02  # steps of sizes so near to each other take one time
 _LEAST_LOOKS = 3  # of a curve that tells a speed
+_SHAPES = 16  # that an engine keeps
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Speeds:
     """What measured runs tell of others.
 
     Args:
-        records: Of runs; those that made no steps or shared their card are passed over.
+        records: Of runs; those that made no steps, shared their card or captured steps throughout are passed over.
         models: Sizes by the names that configs have.
     """
 
@@ -61,7 +62,8 @@ class Speeds:
         self.points: dict[Any, list[tuple[str, float, float]]] = defaultdict(list)
         for record in records:
             seconds = steady_seconds(record.result)
-            if seconds is None or record.config.get("model") not in models or not had_the_card_alone(record):
+            alone = had_the_card_alone(record) and captured_once(record.result)
+            if seconds is None or record.config.get("model") not in models or not alone:
                 continue
             config = from_dict(record.config)
             work = typical(config)
@@ -144,6 +146,12 @@ def had_the_card_alone(record: Record) -> bool:
     """Whether no other run was on its card; else its seconds tell nothing. `tools.gpu_rows` notes ``--sharing N``."""
     words = str(record.provenance.get("command", "")).split()
     return "--sharing" not in words or words[words.index("--sharing") + 1] == "1"
+
+
+def captured_once(result: Mapping[str, Any]) -> bool:
+    """Whether steps were captured once a shape; where there are more than an engine keeps, captures go on."""
+    made = result.get("steps_made", ())
+    return sum(how["steps"] for how in made if how["mode"] == "eager") <= _SHAPES
 
 
 def loading_seconds() -> float:
