@@ -259,7 +259,8 @@ class Probe:
             return as_loss(closure())
 
     def _check_held(self) -> None:
-        replaced = [i for names, name, i in self._places if names.get(name) is not self.targets[i].tensor]
+        held = ((names[name] if name in names else None, i) for names, name, i in self._places)
+        replaced = [i for parameter, i in held if parameter is not self.targets[i].tensor]
         if replaced:
             raise ValueError(
                 f"parameters {self._names(replaced)} are no longer those of the model, so what it reads would stay "
