@@ -138,12 +138,13 @@ class Copies:
         sizes: Bytes of each copy, with what keeps the next one aligned.
         thetas: Their own memory, whatever they point at.
         moves: How often parameters or scratch memory have moved, and with them every block.
+        short: Whether scratch memory had too little room for a block since this was last set.
     """
 
     def __init__(self, targets: Sequence[Target], scratch: Scratch) -> None:
         self.targets, self.scratch = targets, scratch
         self.sizes: list[int] = []
-        self.moves = 0
+        self.moves, self.short = 0, False
         self.thetas: list[Tensor] = []
         self._seen: object = None
         self._held: dict[tuple[tuple[int, ...], int], list[Block]] = {}
@@ -200,6 +201,7 @@ class Copies:
             thetas = {i: self.thetas[i] for i in targets}
             blocks.append(Block(targets, thetas, offsets, {1: region, -1: region}))
             kept = kept and lasts
+        self.short = self.short or not kept
         if kept:
             if len(self._held) > 4 * len(self.targets):
                 self._held.clear()  # forwards that change all the time

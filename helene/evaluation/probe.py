@@ -13,7 +13,7 @@ are read outside their own module's forward, the copy lives for the whole forwar
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -62,24 +62,39 @@ class Probe:
         held = [(m._parameters, name, p) for m in by_module for name, p in m._parameters.items() if p is not None]
         known = {id(target.tensor): i for i, target in enumerate(self.targets)}
         self._places = [(names, name, known[id(p)]) for names, name, p in held if id(p) in known]
-        self._set_modules({**({} if model is None else around(by_module, model)), **by_module})
-        in_modules = {i for owned in self._owned for i in owned}
-        self._full = [i for i in range(len(self.targets)) if i not in in_modules]
+        self._all_modules = {**({} if model is None else around(by_module, model)), **by_module}
+        in_modules = {i for owned in by_module.values() for i in owned}
+        self._set_modules(self._all_modules, [i for i in range(len(self.targets)) if i not in in_modules])
         if model is not None and is_compiled(model):
             self._use_full_copies(range(len(self.targets)), "the model is compiled, so its modules' hooks do not run")
             self._checked, self._watchable = True, False
 
-    def _set_modules(self, by_module: dict[nn.Module, list[int]]) -> None:
-        """Take these modules, with the indices of their parameters, for those whose copies are made as they run."""
-        self._modules, self._owned = list(by_module), list(by_module.values())
-        self._calls = [0] * len(self._owned)  # forwards of each module in the last evaluation
-        self._usual = self._calls  # and in the one that was checked
+    def _set_modules(
+        self,
+        by_module: Mapping[nn.Module, list[int]],
+        full: list[int],
+        calls: Sequence[int] = (),
+        usual: Sequence[int] = (),
+    ) -> None:
+        """Take these modules, with the indices of their parameters, for those whose copies are made as they run.
+
+        Args:
+            by_module: The modules.
+            full: Parameters that are copied for the whole forward.
+            calls: Forwards of each module in the last evaluation.
+            usual: And in the one that was checked.
+        """
+        modules, owned, none = list(by_module), list(by_module.values()), [0] * len(by_module)
+        hooks = Hooks((m, partial(self._before, k), partial(self._after, k)) for k, m in enumerate(modules))
+        self._guard = Hooks([] if self._model is None else [(self._model, self._alone, None)])
         self._transformed: set[int] = set()  # see `Swap.transformed`
+        self._swap: Swap | None = None  # at work
         self._layout: tuple[int, Layout] | None = None  # and after how many moves it was made
         self._events: list[int] = []  # of the last evaluation that followed no layout
-        self._swap: Swap | None = None  # at work
-        self._hooks = Hooks((m, partial(self._before, k), partial(self._after, k)) for k, m in enumerate(by_module))
-        self._guard = Hooks([] if self._model is None else [(self._model, self._alone, None)])
+        # In one statement, so that no interrupt leaves the hooks of some modules with the numbers of others.
+        self._modules, self._owned, self._hooks, self._full, self._calls, self._usual = (
+            modules, owned, hooks, full, [*calls] or none, [*usual] or none,
+        )  # fmt: skip
 
     def loss(self, closure: Closure, direction: Displacement, radius: float) -> Tensor:
         """The closure's loss at theta + radius · z, as a 0-dim tensor on its device; theta is bit-equal afterwards.
@@ -125,10 +140,17 @@ class Probe:
         self._checked = self._looked = True
         return loss
 
+    @property
+    def outgrown(self) -> bool:
+        """Whether modules run inside others now whose copies together have no room, see `outermost`."""
+        return self._gathered and self._copies.short
+
     def look_again(self) -> None:
         """Check the next evaluation as the first one was, where it can be; to be called between steps."""
         self._checked = not self._watchable
-        if self._looked and self._events and not self._gathered:
+        if self.outgrown:
+            self._spread()
+        elif self._looked and self._events and not self._gathered:
             self._gather()
 
     def _gather(self) -> None:
@@ -136,9 +158,14 @@ class Probe:
         base = sum(self._copies.sizes[i] for i in self._full)
         found = outermost(self._events, self._owned, self._copies.sizes, base, self._copies.room)
         calls = [self._usual[k] for k in found]
-        self._set_modules({self._modules[k]: indices for k, indices in found.items()})
-        self._usual = self._calls = calls
-        self._gathered = True
+        self._set_modules({self._modules[k]: indices for k, indices in found.items()}, self._full, calls, calls)
+        self._copies.short, self._gathered = False, True
+
+    def _spread(self) -> None:
+        """Have hooks on all modules again. Each has run before, or its parameters have full copies."""
+        left = _without(self._all_modules, self._full)
+        self._set_modules(left, self._full, usual=[1] * len(left))
+        self._gathered = False
 
     def _passed_by(self) -> list[int]:
         """Parameters of modules that ran less often than in the evaluation that was checked, or where none is made."""
@@ -178,7 +205,7 @@ class Probe:
         self._copies.begin(direction, radius)
         layout = self._laid_out() if watch is None else None
         whole = layout is not None and len(layout.openings) == 1  # all fit at once: no module has to tell of itself
-        swap, undo = Swap(self._copies, direction, radius, self._owned, layout, watch), Undo()
+        swap, undo = Swap(self._copies, direction, radius, self._owned, layout, watch, not self._gathered), Undo()
         self._transformed = swap.transformed
         try:
             try:
@@ -232,7 +259,8 @@ class Probe:
             return as_loss(closure())
 
     def _check_held(self) -> None:
-        replaced = [i for names, name, i in self._places if names.get(name) is not self.targets[i].tensor]
+        held = ((names[name] if name in names else None, i) for names, name, i in self._places)
+        replaced = [i for parameter, i in held if parameter is not self.targets[i].tensor]
         if replaced:
             raise ValueError(
                 f"parameters {self._names(replaced)} are no longer those of the model, so what it reads would stay "
@@ -241,13 +269,10 @@ class Probe:
 
     def _use_full_copies(self, indices: Sequence[int], reason: str = "") -> None:
         moved = set(indices)
-        self._full = sorted({*self._full, *moved})
-        left = {m: [i for i in own if i not in moved] for m, own in zip(self._modules, self._owned, strict=True)}
-        usual = dict(zip(self._modules, self._usual, strict=True))
-        calls = dict(zip(self._modules, self._calls, strict=True))
-        held = dict(zip(self._modules, self._owned, strict=True))
-        self._set_modules({m: own for m, own in left.items() if own or not held[m]} if any(left.values()) else {})
-        self._usual, self._calls = [usual[m] for m in self._modules], [calls[m] for m in self._modules]
+        left = _without(dict(zip(self._modules, self._owned, strict=True)), moved)
+        kept = [k for k, module in enumerate(self._modules) if module in left]
+        calls, usual = ([counts[k] for k in kept] for counts in (self._calls, self._usual))
+        self._set_modules(left, sorted({*self._full, *moved}), calls, usual)
         if reason:
             num_bytes = sum(self.targets[i].tensor.nbytes for i in moved)
             names = self._names(sorted(moved))
@@ -255,6 +280,12 @@ class Probe:
 
     def _names(self, indices: Sequence[int]) -> str:
         return listed(self.targets, indices)
+
+
+def _without(by_module: Mapping[nn.Module, list[int]], indices: Collection[int]) -> dict[nn.Module, list[int]]:
+    """Modules without some of their parameters, and without those that have none left; nothing where no one has any."""
+    left = {module: [i for i in owned if i not in indices] for module, owned in by_module.items()}
+    return {m: own for m, own in left.items() if own or not by_module[m]} if any(left.values()) else {}
 
 
 @contextmanager

@@ -36,6 +36,7 @@ class Swap:
         owned: Indices of each module's parameters, by the module's number.
         layout: The blocks.
         watch: Told of copies, and of outputs that are views of them.
+        grows: Whether scratch memory shall have room for all of it from the next evaluation on.
 
     Attributes:
         calls: How often each module was entered.
@@ -52,6 +53,7 @@ class Swap:
         owned: Sequence[Sequence[int]] = (),
         layout: Layout | None = None,
         watch: ReadWatch | None = None,
+        grows: bool = True,
     ) -> None:
         self.copies, self.direction, self.radius, self.watch = copies, direction, radius, watch
         self.originals: dict[int, Tensor] = {}
@@ -59,7 +61,7 @@ class Swap:
         self.transformed: set[int] = set()
         self.events: list[int] = []
         self._owned, self._layout, self._position = owned, layout, 0
-        self._parted = False  # copies then lie where a block has left room, and more scratch memory is no use
+        self._grows = grows
         self._depth: Counter[int] = Counter()
         self._ends: dict[int, int] = {}  # where copies end in scratch memory
         self._passed: list[int] = []  # modules inside a transform
@@ -130,7 +132,8 @@ class Swap:
 
     def _part_with(self, events: list[int]) -> None:
         """Go on module by module from where these events have led."""
-        self._layout, self._parted, self.events, running = None, True, events, Counter[int]()
+        self._layout, self.events, running = None, events, Counter[int]()
+        self._grows = False  # copies lie where a block has left room, and more scratch memory is no use
         for event in events:
             running[event if event >= 0 else -1 - event] += 1 if event >= 0 else -1
         for module, times in running.items():
@@ -146,7 +149,7 @@ class Swap:
             for i in indices:
                 end += self.copies.sizes[i]
                 self._ends[i] = end
-            for block in self.copies.at(indices, start, not self._parted):
+            for block in self.copies.at(indices, start, self._grows):
                 self._point_at(block)
         if self.watch:
             self.watch.paused = False

@@ -178,7 +178,8 @@ class ZerothOrder(Base):
 
         With a model they also look whether it now reads parameters where no copy reaches it.
         """
-        if not self._looked or plan.step & (plan.step - 1) == 0:
+        outgrown = any(probe.outgrown for probe in self.probes)
+        if outgrown or not self._looked or plan.step & (plan.step - 1) == 0:
             self._look_again()
             closure = DrawWatch(closure, [target.tensor.device for target in self.targets])
         measured = super().measure(closure, curvature_closure, plan)

@@ -221,6 +221,41 @@ def test_an_unexpected_order_takes_no_more_memory_from_then_on(monkeypatch: pyte
     assert probe.scratch.num_bytes == 192
 
 
+def test_a_module_that_comes_to_run_inside_another_takes_no_more_memory_than_both() -> None:
+    """The outer one owns nothing, and the copies of its four leaves, of 128 bytes each, have room; with another of 384
+    bytes they have not. As full copies, to the bit, in what the largest set of nested modules takes."""
+    torch.manual_seed(0)
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(Leaf(32) for _ in range(4))
+
+        def forward(self, x: Tensor, *more: nn.Module) -> Tensor:
+            for module in (*self.parts, *more):
+                x = module(x)
+            return x
+
+    model = nn.ModuleDict({"largest": Leaf(128), "large": Leaf(96), "outer": Outer()})
+    twin, x = copy.deepcopy(model), torch.ones(())
+    optimizer, reference = (MeZO(m.named_parameters(), 1e-3, **w) for m, w in ((model, {"model": model}), (twin, {})))
+
+    def loss(net: Any, step: int) -> Tensor:
+        if step < 3:
+            return net["largest"](net["large"](net["outer"](x)))
+        return net["largest"](net["outer"](x, net["large"]))
+
+    hooked = []
+    for step in range(1, 10):
+        pair = [o.step(lambda n=n, k=step: loss(n, k)) for o, n in ((optimizer, model), (reference, twin))]
+        assert torch.equal(*pair)
+        assert optimizer.scratch_bytes() == 512
+        hooked.append({id(module) for module in optimizer.probe._modules})
+    assert hooked[1] == hooked[2] == {id(module) for module in model.values()}
+    assert id(model["outer"]) not in hooked[-1]  # its leaves tell of themselves
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+
+
 @pytest.mark.parametrize("room", [0, 1 << 12])
 def test_what_is_kept_between_steps_is_made_anew_when_parameters_move(
     room: int, monkeypatch: pytest.MonkeyPatch

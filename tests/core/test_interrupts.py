@@ -213,6 +213,41 @@ def test_an_interrupted_step_is_whole_or_was_not_made(case: str) -> None:
         assert seen == twin.after(seen.step), place
 
 
+def of_probes(name: str) -> bool:
+    return name.endswith(("probe.py", "layouts.py"))
+
+
+def _nested() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 40), nn.Sequential(nn.Linear(40, 1), nn.Tanh(), nn.Linear(1, 2)))
+
+
+def test_hooks_move_to_other_modules_at_once_or_not_at_all() -> None:
+    """Ctrl-C at every line of a second step, where hooks leave inner modules: later steps are those of a twin."""
+
+    def build(net: nn.Module) -> Any:
+        return helene.MeZO(net.named_parameters(), 1e-2, model=net)
+
+    def stepped() -> tuple[nn.Module, Any]:
+        net = _nested()
+        optimizer = build(net)
+        _step(optimizer, net)
+        return net, optimizer
+
+    net, optimizer = stepped()
+    twin = Twin(build, _nested())
+    around = set(optimizer.probe._modules)
+    second = places(lambda: _step(optimizer, net), of_probes)
+    assert set(optimizer.probe._modules) < around
+    for place in second:
+        net, optimizer = stepped()
+        assert _interrupt(net, optimizer, twin, Lines(of_probes, place))
+        for _ in range(3):
+            _step(optimizer, net)
+        seen = Seen(net, optimizer)
+        assert seen == twin.after(seen.step), place
+
+
 def test_interrupts_wait_for_what_cannot_be_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal inside comes when it is over; off the main thread, where none comes, nothing is done."""
     done: list[Any] = []

@@ -199,6 +199,25 @@ def test_a_loss_with_a_transform_of_torch_func() -> None:
     assert all(map(torch.equal, later.parameters(), fresh.parameters()))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_compiled_script_calls_no_hooks_of_its_modules() -> None:
+    """Against full copies: the same trajectory to the bit."""
+
+    def net() -> Any:
+        torch.manual_seed(0)
+        inner = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+        return nn.Sequential(torch.jit.script(inner), nn.Linear(3, 2))
+
+    model, twin = net(), net()
+    optimizer, reference = _optimizer(model, model=model), _optimizer(twin)
+    with pytest.warns(UserWarning, match=r"0\.0\.weight, 0\.0\.bias: read outside their own module's forward"):
+        optimizer.step(lambda: _with_hooks(model))
+    reference.step(lambda: _with_hooks(twin))
+    for _ in range(3):
+        assert torch.equal(optimizer.step(lambda: _with_hooks(model)), reference.step(lambda: _with_hooks(twin)))
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+
+
 @pytest.mark.parametrize("with_model", [True, False])
 @pytest.mark.parametrize("later", [True, False])
 def test_a_closure_that_changes_a_weight_is_told(with_model: bool, later: bool) -> None:

@@ -35,9 +35,11 @@ class GroupProbe:
     Attributes:
         reads_none: Whether the last evaluation read no parameter by an operation of torch; an error with the model.
         recorded: Gives the losses of both sides in the place of the closure, see `helene.engine.groups`.
+        outgrown: See `helene.evaluation.probe.Probe`; without scratch memory, never.
     """
 
     recorded: Callable[[], Tensor] | None = None
+    outgrown = False
 
     def __init__(self, targets: Sequence[Target], model: nn.Module | None = None) -> None:
         self.targets, self._model = list(targets), model
