@@ -22,6 +22,7 @@ from helene.engine.ranks import Ranks
 from helene.engine.recordings import Recordings
 from helene.evaluation.compiled import Compiled
 from helene.evaluation.swap import out_of_inference
+from helene.inputs import numeric
 from helene.steps.plan import StepPlan
 from helene.steps.zeroth import ZerothOrder
 
@@ -93,9 +94,12 @@ class Engine:
             raise ValueError(f"the engine takes a zeroth-order optimizer of helene, got {type(optimizer).__name__}")
         if padding_side not in ("left", "right"):
             raise ValueError(f"padding_side must be left or right, got {padding_side!r}")
-        for name, value in (("check_every", check_every), ("max_shapes", max_shapes), ("unit_bytes", unit_bytes)):
-            if value < 1:
-                raise ValueError(f"{name} must be 1 or above, got {value!r}")
+        for name, value, usual in (
+            ("check_every", check_every, 1000),
+            ("max_shapes", max_shapes, 16),
+            ("unit_bytes", unit_bytes, "some megabytes"),
+        ):
+            numeric.whole(value, name, 1, 1 << 62, f"{usual} is usual")
         self.model, self.optimizer, self._capture, self._compile = model, optimizer, capture, compile
         self._options = {"unit_bytes": unit_bytes, "ring_bytes": scratch_bytes}
         self._buckets, self._side = sorted(buckets or ()), padding_side

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from helene.engine.batches import Layout, Loss, Static
 from helene.engine.graphs import Recorded, Repeated, capturing, give_up
 from helene.engine.reasons import first_line
+from helene.inputs import numeric
 from helene.steps.base import Base
 
 Computed = tuple[Tensor, ...]
@@ -46,8 +47,7 @@ class Recordings:
     """
 
     def __init__(self, device: torch.device, capture: bool | Literal["repeat"], max_shapes: int) -> None:
-        if max_shapes < 1:
-            raise ValueError(f"max_shapes must be 1 or above, got {max_shapes!r}")
+        numeric.whole(max_shapes, "max_shapes", 1, 1 << 62, "16 is usual")
         self._device, self._repeat, self._max_shapes = device, capture == "repeat", max_shapes
         self._refused = self.mode = self.reason = ""
         if not capture:

@@ -127,6 +127,14 @@ def test_shapes_that_come_again_after_they_were_given_up_are_told_once() -> None
     assert text.startswith("batches take turns in more than max_shapes=2 shapes")
 
 
+@pytest.mark.parametrize("name", ["max_shapes", "check_every", "unit_bytes"])
+@pytest.mark.parametrize("value", [0, 1.5, None, True])
+def test_a_number_that_is_none_is_refused(name: str, value: Any) -> None:
+    model = TiedModel()
+    with pytest.raises(ValueError, match=f"^{name} must be an integer, 1 or above, got {value}; .* is usual$"):
+        Engine(model, MeZO(model.named_parameters(), model=model), loss, **{name: value})
+
+
 def test_what_the_engine_cannot_do_is_done_by_the_optimizer_or_refused() -> None:
     model = TiedModel()
     with pytest.warns(UserWarning, match=r"made by optimizer\.step: FZOO measures something else than pairs"):
