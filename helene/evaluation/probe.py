@@ -13,9 +13,8 @@ are read outside their own module's forward, the copy lives for the whole forwar
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 
 from helene.evaluation.blocks import Copies, Scratch
 from helene.evaluation.directions import Displacement, Target
-from helene.evaluation.layouts import Layout, lay_out, outermost
+from helene.evaluation.hooked import Hooked
 from helene.evaluation.losses import Closure, as_loss
 from helene.evaluation.modules import around, held_by, is_compiled, listed, strangers
 from helene.evaluation.reads import BufferWatch, ReadWatch, reads_none
@@ -64,37 +63,14 @@ class Probe:
         self._places = [(names, name, known[id(p)]) for names, name, p in held if id(p) in known]
         self._all_modules = {**({} if model is None else around(by_module, model)), **by_module}
         in_modules = {i for owned in by_module.values() for i in owned}
-        self._set_modules(self._all_modules, [i for i in range(len(self.targets)) if i not in in_modules])
+        full = [i for i in range(len(self.targets)) if i not in in_modules]
+        self._hooked = Hooked(self._all_modules, full, (self._before, self._after))
+        self._guard = Hooks([] if model is None else [(model, self._alone, None)])
+        self._transformed: set[int] = set()  # see `Swap.transformed`
+        self._swap: Swap | None = None  # at work
         if model is not None and is_compiled(model):
             self._use_full_copies(range(len(self.targets)), "the model is compiled, so its modules' hooks do not run")
             self._checked, self._watchable = True, False
-
-    def _set_modules(
-        self,
-        by_module: Mapping[nn.Module, list[int]],
-        full: list[int],
-        calls: Sequence[int] = (),
-        usual: Sequence[int] = (),
-    ) -> None:
-        """Take these modules, with the indices of their parameters, for those whose copies are made as they run.
-
-        Args:
-            by_module: The modules.
-            full: Parameters that are copied for the whole forward.
-            calls: Forwards of each module in the last evaluation.
-            usual: And in the one that was checked.
-        """
-        modules, owned, none = list(by_module), list(by_module.values()), [0] * len(by_module)
-        hooks = Hooks((m, partial(self._before, k), partial(self._after, k)) for k, m in enumerate(modules))
-        self._guard = Hooks([] if self._model is None else [(self._model, self._alone, None)])
-        self._transformed: set[int] = set()  # see `Swap.transformed`
-        self._swap: Swap | None = None  # at work
-        self._layout: tuple[int, Layout] | None = None  # and after how many moves it was made
-        self._events: list[int] = []  # of the last evaluation that followed no layout
-        # In one statement, so that no interrupt leaves the hooks of some modules with the numbers of others.
-        self._modules, self._owned, self._hooks, self._full, self._calls, self._usual = (
-            modules, owned, hooks, full, [*calls] or none, [*usual] or none,
-        )  # fmt: skip
 
     def loss(self, closure: Closure, direction: Displacement, radius: float) -> Tensor:
         """The closure's loss at theta + radius · z, as a 0-dim tensor on its device; theta is bit-equal afterwards.
@@ -122,7 +98,7 @@ class Probe:
         if self._transformed:
             self._use_full_copies(sorted(self._transformed), "their module runs inside a transform of torch.func")
             loss, unperturbed, read = self._watched(closure, direction, radius)
-        if unperturbed and self._owned:
+        if unperturbed and self._hooked.modules:
             self._use_full_copies(unperturbed, "read outside their own module's forward")
             loss, unperturbed, read = self._watched(closure, direction, radius)
         if unperturbed:
@@ -130,13 +106,12 @@ class Probe:
                 f"parameters {self._names(unperturbed)} are read through another tensor that shares their memory, so "
                 "they would stay unperturbed; let the loss read the parameter itself"
             )
-        idle = sorted({i for calls, owned in zip(self._calls, self._owned, strict=True) if not calls for i in owned})
-        if idle:  # nobody knows how a later loss will read them
+        if idle := self._hooked.idle():  # nobody knows how a later loss will read them
             self._use_full_copies(idle, "not read by the first loss, so freeze them if none reads them")
         unread = strangers(self.targets, self._model, read) if self._model is not None else ""
         for told in filter(None, () if self._looked else (unread, buffers.told)):
             warnings.warn(told, stacklevel=3)
-        self._usual = self._calls
+        self._hooked.usual = self._hooked.calls
         self._checked = self._looked = True
         return loss
 
@@ -149,30 +124,14 @@ class Probe:
         """Check the next evaluation as the first one was, where it can be; to be called between steps."""
         self._checked = not self._watchable
         if self.outgrown:
-            self._spread()
-        elif self._looked and self._events and not self._gathered:
-            self._gather()
-
-    def _gather(self) -> None:
-        """Have hooks on the outermost modules alone, see `outermost`; both probes of a step need the same ones."""
-        base = sum(self._copies.sizes[i] for i in self._full)
-        found = outermost(self._events, self._owned, self._copies.sizes, base, self._copies.room)
-        calls = [self._usual[k] for k in found]
-        self._set_modules({self._modules[k]: indices for k, indices in found.items()}, self._full, calls, calls)
-        self._copies.short, self._gathered = False, True
-
-    def _spread(self) -> None:
-        """Have hooks on all modules again. Each has run before, or its parameters have full copies."""
-        left = _without(self._all_modules, self._full)
-        self._set_modules(left, self._full, usual=[1] * len(left))
-        self._gathered = False
+            self._hooked, self._gathered = self._hooked.spread(self._all_modules), False
+        elif self._looked and self._hooked.events and not self._gathered:  # not between the probes of a step
+            self._hooked, self._gathered = self._hooked.gathered(self._copies), True
+            self._copies.short = False
 
     def _passed_by(self) -> list[int]:
         """Parameters of modules that ran less often than in the evaluation that was checked, or where none is made."""
-        if self._calls == self._usual and not self._transformed:
-            return []
-        all_of = zip(self._calls, self._usual, self._owned, strict=True)
-        return sorted({i for calls, usual, owned in all_of if calls < usual for i in owned} | self._transformed)
+        return sorted(self._hooked.passed_by() | self._transformed)
 
     def loss_here(self, closure: Closure) -> Tensor:
         """The closure's loss at theta, by the code that the probes run: modules with hooks may take another path."""
@@ -180,7 +139,7 @@ class Probe:
         try:
             try:
                 undo.modes()
-                for module in self._modules:
+                for module in self._hooked.modules:
                     undo.hook(module, _pass_by)
                 torch.set_grad_enabled(False)
                 torch.clear_autocast_cache()
@@ -203,9 +162,10 @@ class Probe:
         self, closure: Closure, direction: Displacement, radius: float, watch: ReadWatch | None = None
     ) -> Tensor:
         self._copies.begin(direction, radius)
-        layout = self._laid_out() if watch is None else None
+        hooked = self._hooked
+        layout = hooked.layout(self._copies) if watch is None else None
         whole = layout is not None and len(layout.openings) == 1  # all fit at once: no module has to tell of itself
-        swap, undo = Swap(self._copies, direction, radius, self._owned, layout, watch, not self._gathered), Undo()
+        swap, undo = Swap(self._copies, direction, radius, hooked.owned, layout, watch, not self._gathered), Undo()
         self._transformed = swap.transformed
         try:
             try:
@@ -217,8 +177,8 @@ class Probe:
                 torch.set_grad_enabled(False)
                 self._check_held()
                 self._swap = swap
-                swap.enter(range(len(self.targets)) if whole else self._full)
-                (self._guard if whole else self._hooks).put_on(undo)
+                swap.enter(range(len(self.targets)) if whole else hooked.full)
+                (self._guard if whole else hooked.hooks).put_on(undo)
                 torch.clear_autocast_cache()  # it would hand the first probe's cast weights to the second
                 loss = self._run(closure)
             finally:
@@ -226,9 +186,7 @@ class Probe:
         finally:
             undo.run()
         torch.clear_autocast_cache()
-        self._calls = self._usual if whole else swap.calls
-        if swap.events:
-            self._events, self._layout = swap.events, None
+        hooked.hear(hooked.usual if whole else swap.calls, swap.events)
         self.scratch.settle(sum(self._copies.sizes))
         return loss
 
@@ -243,15 +201,6 @@ class Probe:
     def _after(self, module: int, _module: nn.Module, _args: Any, output: Any) -> None:
         if self._swap is not None:
             self._swap.after(module, output)
-
-    def _laid_out(self) -> Layout | None:
-        """Blocks of the modules in the order of the last evaluation, None before there was one."""
-        copies, held = self._copies, self._layout
-        if self._events and (held is None or held[0] != copies.moves):
-            base = sum(copies.sizes[i] for i in self._full)
-            held = copies.moves, lay_out(self._events, self._owned, copies.sizes, base, copies.room)
-            self._layout = held
-        return None if held is None else held[1]
 
     def _run(self, closure: Closure) -> Tensor:
         """The closure's loss; see `unwritten`."""
@@ -268,24 +217,14 @@ class Probe:
             )
 
     def _use_full_copies(self, indices: Sequence[int], reason: str = "") -> None:
-        moved = set(indices)
-        left = _without(dict(zip(self._modules, self._owned, strict=True)), moved)
-        kept = [k for k, module in enumerate(self._modules) if module in left]
-        calls, usual = ([counts[k] for k in kept] for counts in (self._calls, self._usual))
-        self._set_modules(left, sorted({*self._full, *moved}), calls, usual)
+        self._hooked, self._transformed = self._hooked.without(set(indices)), set()
         if reason:
-            num_bytes = sum(self.targets[i].tensor.nbytes for i in moved)
-            names = self._names(sorted(moved))
+            num_bytes = sum(self.targets[i].tensor.nbytes for i in indices)
+            names = self._names(sorted(indices))
             warnings.warn(f"{names}: {reason}; copied for the whole forward ({num_bytes} bytes)", stacklevel=4)
 
     def _names(self, indices: Sequence[int]) -> str:
         return listed(self.targets, indices)
-
-
-def _without(by_module: Mapping[nn.Module, list[int]], indices: Collection[int]) -> dict[nn.Module, list[int]]:
-    """Modules without some of their parameters, and without those that have none left; nothing where no one has any."""
-    left = {module: [i for i in owned if i not in indices] for module, owned in by_module.items()}
-    return {m: own for m, own in left.items() if own or not by_module[m]} if any(left.values()) else {}
 
 
 @contextmanager

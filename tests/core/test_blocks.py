@@ -250,7 +250,7 @@ def test_a_module_that_comes_to_run_inside_another_takes_no_more_memory_than_bot
         pair = [o.step(lambda n=n, k=step: loss(n, k)) for o, n in ((optimizer, model), (reference, twin))]
         assert torch.equal(*pair)
         assert optimizer.scratch_bytes() == 512
-        hooked.append({id(module) for module in optimizer.probe._modules})
+        hooked.append({id(module) for module in optimizer.probe._hooked.modules})
     assert hooked[1] == hooked[2] == {id(module) for module in model.values()}
     assert id(model["outer"]) not in hooked[-1]  # its leaves tell of themselves
     assert all(map(torch.equal, model.parameters(), twin.parameters()))

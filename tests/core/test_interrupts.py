@@ -214,7 +214,7 @@ def test_an_interrupted_step_is_whole_or_was_not_made(case: str) -> None:
 
 
 def of_probes(name: str) -> bool:
-    return name.endswith(("probe.py", "layouts.py"))
+    return name.endswith(("probe.py", "hooked.py", "layouts.py"))
 
 
 def _nested() -> nn.Module:
@@ -236,9 +236,9 @@ def test_hooks_move_to_other_modules_at_once_or_not_at_all() -> None:
 
     net, optimizer = stepped()
     twin = Twin(build, _nested())
-    around = set(optimizer.probe._modules)
+    around = set(optimizer.probe._hooked.modules)
     second = places(lambda: _step(optimizer, net), of_probes)
-    assert set(optimizer.probe._modules) < around
+    assert set(optimizer.probe._hooked.modules) < around
     for place in second:
         net, optimizer = stepped()
         assert _interrupt(net, optimizer, twin, Lines(of_probes, place))
