@@ -39,15 +39,18 @@ class Hooked:
         self,
         by_module: Mapping[nn.Module, list[int]],
         full: list[int],
-        hooks: tuple[Hook, Hook],
+        hooks: tuple[Hook, Hook] | None,
         calls: Sequence[int] = (),
         usual: Sequence[int] = (),
     ) -> None:
         self.modules, self.owned, self.full = list(by_module), list(by_module.values()), full
         self.calls, self.usual = ([*counts] or [0] * len(by_module) for counts in (calls, usual))
         self.events: list[int] = []
-        self._called, (before, after) = hooks, hooks
-        self.hooks = Hooks((m, partial(before, k), partial(after, k)) for k, m in enumerate(self.modules))
+        self._called = hooks if by_module else None  # they hold the probe, which then waits for a collection of garbage
+        self.hooks = Hooks([])
+        if hooks and by_module:
+            before, after = hooks
+            self.hooks = Hooks((m, partial(before, k), partial(after, k)) for k, m in enumerate(self.modules))
         self._layout: tuple[int, Layout] | None = None  # and after how many moves of the copies it was made
 
     def without(self, indices: Collection[int]) -> Hooked:
