@@ -48,8 +48,8 @@ class Hooked:
         self.events: list[int] = []
         self._called = hooks if by_module else None  # they hold the probe, which then waits for a collection of garbage
         self.hooks = Hooks([])
-        if hooks and by_module:
-            before, after = hooks
+        if self._called:
+            before, after = self._called
             self.hooks = Hooks((m, partial(before, k), partial(after, k)) for k, m in enumerate(self.modules))
         self._layout: tuple[int, Layout] | None = None  # and after how many moves of the copies it was made
 
