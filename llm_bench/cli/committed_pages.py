@@ -44,7 +44,7 @@ def draw_all(out: Path) -> int:
 def pages_of(preset: str, records: Sequence[Record]) -> list[tuple[str, str, str]]:
     """The pages that a preset's records make: what, which, preset.
 
-    A table needs the untrained model and a trained row on one of its tasks, and rows that larger ones do not show; a
+    A table needs the untrained model and a trained row on one of its tasks, and rows that no others show; a
     figure, a test run of a method that it is about, MeZO and HELENE left out.
     """
     tested = [r.config for r in records if r.config["role"] == "test" and not r.failed]
@@ -54,7 +54,7 @@ def pages_of(preset: str, records: Sequence[Record]) -> list[tuple[str, str, str
         name: {row for row in trained if row[:2] in table.rows and row[2:] in table.columns and row[2:] in bare}
         for name, table in TABLES.items()
     }
-    for name in sorted(shown, key=lambda name: len(shown[name])):
+    for name in reversed(TABLES):
         if shown[name] <= set().union(*(rows for other, rows in shown.items() if other != name)):
             del shown[name]
     tables = [("table", name, preset) for name in TABLES if name in shown]
