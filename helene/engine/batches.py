@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 Loss = Callable[[nn.Module, Any], Any]
+MAX_SHAPES = 16  # that an engine keeps unless it is told
 PADDING = {"input_ids": 0, "attention_mask": 0, "token_type_ids": 0, "labels": -100}
 
 

@@ -88,7 +88,7 @@ class Engine:
         padding_side: str = "right",
         group: Any = None,
         check_every: int = 1000,
-        max_shapes: int = 16,
+        max_shapes: int = batches.MAX_SHAPES,
     ) -> None:
         if not isinstance(optimizer, ZerothOrder):
             raise ValueError(f"the engine takes a zeroth-order optimizer of helene, got {type(optimizer).__name__}")
@@ -96,7 +96,7 @@ class Engine:
             raise ValueError(f"padding_side must be left or right, got {padding_side!r}")
         for name, value, usual in (
             ("check_every", check_every, 1000),
-            ("max_shapes", max_shapes, 16),
+            ("max_shapes", max_shapes, batches.MAX_SHAPES),
             ("unit_bytes", unit_bytes, "some megabytes"),
         ):
             numeric.whole(value, name, 1, 1 << 62, f"{usual} is usual")

@@ -112,10 +112,9 @@ class GradientEngine(RecordingEngine):
         self, model: nn.Module, optimizer: FirstOrder, loss: Loss, **options: Unpack[RecordingOptions]
     ) -> None:
         super().__init__(model, optimizer, loss, **options)
-        capture, max_shapes = options.get("capture", True), options.get("max_shapes", 16)
         self._gradients = Gradients(model, loss, self._device, self._recordings)
-        self._of_source = Gradients(model, loss, self._device, Recordings(self._device, capture, max_shapes))
-        self._moves = RecordedMoves(optimizer, capture, lambda: self._gradients.replayed)
+        self._of_source = Gradients(model, loss, self._device, self._more_recordings())
+        self._moves = RecordedMoves(optimizer, self._capture, lambda: self._gradients.replayed)
 
     def step(self, batch: Any, curvature_closure: Closure | None = None) -> Tensor:
         """One update; returns the loss, 0-dim.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypedDict
 import torch
 from torch import Tensor, nn
 
-from helene.engine.batches import Layout, Loss, Static
+from helene.engine.batches import MAX_SHAPES, Layout, Loss, Static
 from helene.engine.graphs import Recorded, Repeated, capturing, give_up
 from helene.engine.reasons import first_line
 from helene.inputs import numeric
@@ -47,7 +47,7 @@ class Recordings:
     """
 
     def __init__(self, device: torch.device, capture: bool | Literal["repeat"], max_shapes: int) -> None:
-        numeric.whole(max_shapes, "max_shapes", 1, 1 << 62, "16 is usual")
+        numeric.whole(max_shapes, "max_shapes", 1, 1 << 62, f"{MAX_SHAPES} is usual")
         self._device, self._repeat, self._max_shapes = device, capture == "repeat", max_shapes
         self._refused = self.mode = self.reason = ""
         if not capture:
@@ -147,14 +147,18 @@ class RecordingEngine:
         loss: Loss,
         *,
         capture: bool | Literal["repeat"] = True,
-        max_shapes: int = 16,
+        max_shapes: int = MAX_SHAPES,
     ) -> None:
         if not isinstance(optimizer, self.METHOD):
             raise ValueError(f"this engine takes a {self.METHOD.__name__}, got {type(optimizer).__name__}")
         self.model, self.optimizer, self.loss = model, optimizer, loss
         optimizer.foresee()  # now it knows its blocks
-        self._device = optimizer.targets[0].tensor.device
-        self._recordings = Recordings(self._device, capture, max_shapes * optimizer.num_blocks)
+        self._device, self._capture = optimizer.targets[0].tensor.device, capture
+        self._max_shapes = max_shapes * optimizer.num_blocks
+        self._recordings = self._more_recordings()
+
+    def _more_recordings(self) -> Recordings:
+        return Recordings(self._device, self._capture, self._max_shapes)
 
     @property
     def mode(self) -> str:

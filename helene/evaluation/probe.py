@@ -61,7 +61,8 @@ class Probe:
         held = [(m._parameters, name, p) for m in by_module for name, p in m._parameters.items() if p is not None]
         known = {id(target.tensor): i for i, target in enumerate(self.targets)}
         self._places = [(names, name, known[id(p)]) for names, name, p in held if id(p) in known]
-        self._all_modules = {**({} if model is None else around(by_module, model)), **by_module}
+        outer = {} if model is None else around(by_module, model)
+        self._all_modules = {**outer, **by_module}
         in_modules = {i for owned in by_module.values() for i in owned}
         full = [i for i in range(len(self.targets)) if i not in in_modules]
         self._hooked = Hooked(self._all_modules, full, (self._before, self._after))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from helene.engine.batches import MAX_SHAPES
 from helene.lab.runs.store import Record
 from llm_bench.protocol.work import SHOWN, Work, typical
 from llm_bench.runs import methods
@@ -31,7 +32,6 @@ _SCORING = 1.3  # evaluation over its multiply-adds alone
 _GENERATED = 0.037  # seconds a row of answers
 _SAME = 0.02  # steps of sizes so near to each other take one time
 _LEAST_LOOKS = 3  # of a curve that tells a speed
-_SHAPES = 16  # that an engine keeps
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def had_the_card_alone(record: Record) -> bool:
 def captured_once(result: Mapping[str, Any]) -> bool:
     """Whether steps were captured once a shape; where there are more than an engine keeps, captures go on."""
     made = result.get("steps_made", ())
-    return sum(how["steps"] for how in made if how["mode"] == "eager") <= _SHAPES
+    return sum(how["steps"] for how in made if how["mode"] == "eager") <= MAX_SHAPES
 
 
 def loading_seconds() -> float:

@@ -38,6 +38,18 @@ def test_the_page_on_language_models():
             assert ", ".join(f"{value:.3f}" for value in accuracies(file, method)) in page, (file, method)
 
 
+def test_squads_dev_losses():
+    """The lowest of each test run, and what Adam's one run came to."""
+    page, lowest = (ROOT / "docs/findings/language_models.md").read_text(encoding="utf-8"), dict[str, list[str]]()
+    runs = read_jsonl(LLM / "rows" / "all" / "causal-squad.jsonl")
+    for run in sorted(runs, key=lambda run: run.config["seed"]):
+        if "curve" in run.result and (run.config["role"] == "test" or run.config["method"] == "ft-adam"):
+            lowest.setdefault(run.config["method"], []).append(f"{min(run.result['curve']['dev_loss']):.3f}")
+    assert f"| lowest dev loss | {', '.join(lowest['mezo'])} | {', '.join(lowest['helene'])} |" in page
+    (adam,) = lowest["ft-adam"]
+    assert f"has a dev loss of {float(adam):.2f} with" in page
+
+
 TUNED = {  # methods of the table of tunings
     "mezo": "MeZO",
     "zo-sgd-mmt": "MeZO with momentum (ZO-SGD-MMT)",
