@@ -8,6 +8,7 @@ from statistics import fmean
 
 import pytest
 
+from helene.lab.runs.records import read_jsonl
 from tests.findings.committed import ENGINES, FAMILIES, LLM, ROOT, accuracies, milliseconds, records, table
 from tools import steps_picture
 
@@ -79,6 +80,10 @@ def test_the_readmes_other_numbers():
     assert f"`optimizer.step` takes {step:.0f} ms (1.3B)" in text
     minutes = [f"{20_000 * ms / 60_000:.0f}" for ms in (engine, step)]
     assert "20,000 steps: {} minutes by the Engine, {} without".format(*minutes) in text
+
+    runs = [r for r in read_jsonl(LLM / "rows" / "small" / "causal-sst2.jsonl") if r.config["role"] == "test"]
+    steps = sorted(r.result["target"]["steps"] for r in runs if r.config["method"] == "mezo")
+    assert f"has 0.82 on SST-2's dev rows after {steps[0]} to {steps[-1]} steps" in text
 
     series = {r["series"]: r for r in records(ROOT / "synthetic" / "records" / "full.jsonl") if "series" in r}
     grow = [series[f"{name}-helene"]["beta"] for name in FAMILIES.values()]
