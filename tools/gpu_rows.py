@@ -259,17 +259,23 @@ def _recipe(arguments: argparse.Namespace) -> ModelParts:
 
 
 def export(store: Store, out: Path, known: Collection[str] = ()) -> None:
-    """A folder a preset, a file a task: none passes the size of a committed file. None where all keys are known."""
+    """A folder a preset, a file a task and tuning: none passes the size of a committed file.
+
+    None is written where all keys are known. Full tuning's file is named by the task alone.
+    """
     out.mkdir(parents=True, exist_ok=True)
     new = (record for record in store.records() if record.key not in known)
-    found = {(record.experiment, record.config["kind"], record.config["task"]) for record in new}
-    for name, kind, task in sorted(found):
+    names = ("kind", "task", "tuning")
+    found = {(record.experiment, *(record.config[name] for name in names)) for record in new}
+    for name, *values in sorted(found):
         folder = out / name.removeprefix("llm/")
         folder.mkdir(exist_ok=True)
+        where = dict(zip(names, values, strict=True))
+        stem = "-".join(values).removesuffix("-full")
         try:
-            store.export_jsonl(folder / f"{kind}-{task}.jsonl", name, {"kind": kind, "task": task})
+            store.export_jsonl(folder / f"{stem}.jsonl", name, where)
         except StoreError as err:
-            print(f"{name} {kind} {task}: {err}", flush=True)
+            print(f"{name} {stem}: {err}", flush=True)
 
 
 if __name__ == "__main__":

@@ -156,13 +156,15 @@ def sentence(found: Sequence[Row]) -> str:
 def count(found: Sequence[Row]) -> str:
     """The sentence of the README's first screen, by the rule of the pages (`llm_bench.report.compare.lead`).
 
-    Of two files with one task and model that with longer runs counts, of equal ones that with more of them.
+    Of two files with one task and model that with longer runs counts, of equal ones that with more of them. A second
+    model's rows repeat tasks and are left out.
     """
 
     def rank(row: Row) -> tuple[int, int]:
         return row.steps, sum(len(values) for name, values in row.results.items() if name not in CONTROLS)
 
-    most = {(row.model, row.task): row for row in sorted(found, key=rank)}
+    counted = (row for row in found if row.preset != "second-model")
+    most = {(row.model, row.task): row for row in sorted(counted, key=rank)}
     percent = {
         Cell(row.kind, f"{row.task}, {row.model}", name, "full"): Numbers(
             tuple(100 * value for value in values), 100 * fmean(values), None, None, test_rows=row.number

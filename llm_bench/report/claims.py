@@ -50,7 +50,7 @@ def sources(records: Path) -> list[Path]:
 
 
 def _tables(records: Path) -> list[Path]:
-    return [*sorted((records / "rows" / "all").glob("*.jsonl")), records / "rows" / "table-3" / "causal-sst2.jsonl"]
+    return [path for preset in ("all", "table-3") for path in sorted((records / "rows" / preset).glob("*.jsonl"))]
 
 
 def told(records: Path) -> str:
