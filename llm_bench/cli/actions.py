@@ -145,7 +145,7 @@ def figure(arguments: argparse.Namespace) -> int:
     command = given.command(arguments, "figure")
     sections = [
         *ranked.ranked_sections(made),
-        figures.section(made, arguments.which),
+        figures.section(made, figures.TITLES[arguments.which]),
         tables.costs_section(made),
         details.cells_section(made),
         tables.facts_section(made),

@@ -13,7 +13,7 @@ from helene.lab.runs.store import Record
 from helene.methods import compared
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.compare import CONTROLS, TASKS
-from llm_bench.report.labels import label
+from llm_bench.report.labels import TUNING_LABELS, label
 from llm_bench.report.ranked import Table
 from llm_bench.runs import methods
 
@@ -51,13 +51,15 @@ TITLES = {
 }
 
 
-def curves(table: Table, kind: str, task: str, axis: str, value: str) -> Drawing | None:
+Place = tuple[str, str, str]  # kind, task and tuning: what one figure shows
+
+
+def curves(table: Table, place: Place, axis: str, value: str) -> Drawing | None:
     """One line a method: the median over seeds at each look, with the range of the seeds; None without runs.
 
     Args:
         table: From `llm_bench.report.tables.collect`.
-        kind: Of the column.
-        task: Of the column.
+        place: Of the cells.
         axis: ``step``, ``forwards`` or ``training_seconds``.
         value: ``dev_metric``, ``dev_loss`` or ``train_loss``.
     """
@@ -65,7 +67,7 @@ def curves(table: Table, kind: str, task: str, axis: str, value: str) -> Drawing
 
     lines = []
     for cell, (what, _) in _trained_cells(table):
-        if (cell.kind, cell.task) != (kind, task):
+        if _place(cell) != place:
             continue
         stacked = _stacked(what.tests, axis, value)
         if stacked is None:
@@ -76,9 +78,16 @@ def curves(table: Table, kind: str, task: str, axis: str, value: str) -> Drawing
     if not lines:
         return None
     names = {"step": "steps", "forwards": "forwards", "training_seconds": "seconds of training"}
-    return line_figure(
-        lines, xlabel=names[axis], ylabel=value.replace("_", " "), title=f"{TASKS.get(task, task)} ({kind})"
-    )
+    return line_figure(lines, xlabel=names[axis], ylabel=value.replace("_", " "), title=_named(place))
+
+
+def _place(cell: Cell) -> Place:
+    return cell.kind, cell.task, cell.tuning
+
+
+def _named(place: Place) -> str:
+    kind, task, tuning = place
+    return f"{TASKS.get(task, task)} ({kind}){TUNING_LABELS[tuning]}"
 
 
 def _trained_cells(table: Table) -> list[tuple[Cell, Any]]:
@@ -130,20 +139,21 @@ def profile(table: Table, cost: str = "forwards") -> Drawing | None:
     )
 
 
-def section(table: Table, what: str = "curves") -> pages.Section:
-    """All figures of a table: dev metric over forwards, dev loss over steps, the profile; open for the first task."""
+def section(table: Table, title: str = "Curves") -> pages.Section:
+    """All figures of a table: dev metric over forwards, dev loss over steps, the profile; open for the first place."""
     body: list[Any] = []
-    each = {task: _drawn(table, *task) for task in dict.fromkeys((cell.kind, cell.task) for cell in table)}
-    tasks = {task: drawn for task, drawn in each.items() if drawn}
-    for index, ((kind, task), drawn) in enumerate(tasks.items()):
-        body += drawn if index == 0 else [pages.details(f"{TASKS.get(task, task)} ({kind})", drawn)]
+    each = {place: _drawn(table, place) for place in dict.fromkeys(map(_place, table))}
+    places = {place: drawn for place, drawn in each.items() if drawn}
+    for index, (place, drawn) in enumerate(places.items()):
+        body += drawn if index == 0 else [pages.details(_named(place), drawn)]
+    tasks = {place[:2] for place in places}
     drawing = profile(table) if len(tasks) > 1 else None  # of one task it says no more than the curves
     if drawing is not None:
         body.append(
             pages.figure(drawing, "Performance profile: the share of task and seed pairs solved within a factor.")
         )
     return pages.Section(
-        TITLES[what],
+        title,
         [*body, *_not_drawn(table)] if body else [pages.paragraph("No run with a curve is there yet.")],
         "figures",
     )
@@ -156,11 +166,10 @@ _CAPTIONS = {
 }
 
 
-def _drawn(table: Table, kind: str, task: str) -> list[Any]:
-    """The figures of one task."""
-    name = f"{TASKS.get(task, task)} ({kind})"
-    drawings = {caption: curves(table, kind, task, *axes) for axes, caption in _CAPTIONS.items()}
-    return [pages.figure(drawing, f"{name}. {caption}") for caption, drawing in drawings.items() if drawing]
+def _drawn(table: Table, place: Place) -> list[Any]:
+    """The figures of one place."""
+    drawings = {caption: curves(table, place, *axes) for axes, caption in _CAPTIONS.items()}
+    return [pages.figure(drawing, f"{_named(place)}. {caption}") for caption, drawing in drawings.items() if drawing]
 
 
 def _not_drawn(table: Table) -> list[Any]:

@@ -19,8 +19,8 @@ def tuned(lr, metric, loss, status="out_of_budget"):
     return Record.of("x", dataclasses.replace(config, lr=lr).to_dict(), {"status": status, "dev": dev})
 
 
-def judged(seed, metric, steps=100, target=0.8, method="mezo", kind="causal", task="sst2", auc=0.9):
-    cell = Cell(kind, task, method, "full")
+def judged(seed, metric, steps=100, target=0.8, method="mezo", kind="causal", task="sst2", auc=0.9, tuning="full"):
+    cell = Cell(kind, task, method, tuning)
     config = dataclasses.replace(plan.test_runs(SMALL, cell, "m", "cpu", 1e-6)[0], seed=seed)
     curve = {"step": [0, 100, 200], "dev_metric": [0.5, metric, metric], "dev_loss": [0.7, 0.5, 0.4]}
     curve |= {"forwards": [0, 200, 400], "training_seconds": [0.0, 1.0, 2.0], "train_loss": [None, 0.6, 0.5]}

@@ -131,6 +131,12 @@ def test_a_cell_under_way_shows_what_was_tried_and_that_no_test_run_is_there():
     assert "so not drawn: MeZO on sst2 (causal)." in shown(figures.section(table | of_another))
 
 
+def test_each_tuning_has_curves_of_its_own():
+    table = table_of(judged(0, 0.8), judged(0, 0.7, tuning="lora"))
+    html = shown(figures.section(table))
+    assert html.count("SST-2 (causal). Dev loss") == html.count("SST-2 (causal) (LoRA). Dev loss") == 1
+
+
 def test_the_page_shows_both_numbers_links_and_what_was_not_run(tmp_path):
     records = [judged(0, 0.8), judged(1, 0.84), judged(0, 0.77, method="bias-only")]
     table = table_of(*records)
