@@ -7,9 +7,10 @@ import tarfile
 
 import pytest
 import torch
+from handmade import judged
 from llm_families import make, wordpiece
 
-from helene.lab.runs.store import read_jsonl
+from helene.lab.runs.store import Record, Store, read_jsonl
 from llm_bench.models import loading
 from llm_bench.protocol import execute, presets
 from llm_bench.tiny.pretrain import Recipe, tiny_model
@@ -138,6 +139,21 @@ def test_calls_collect_run_and_export(short, toy_data, tmp_path, capsys):
     words[1] = str(tmp_path / "another")
     assert gpu_rows.main([*words, "--resume", str(out), "--minutes", "0"]) == 0
     assert "all runs are there" in capsys.readouterr().out
+
+
+def test_a_tuning_is_exported_to_a_file_of_its_own(tmp_path):
+    made = [judged(0, 0.8, tuning=tuning) for tuning in ("full", "lora", "prefix")]
+    with Store(tmp_path / "runs.sqlite") as store:
+        for record in made:
+            store.put(Record.of("llm/small", record.config, record.result))
+        gpu_rows.export(store, tmp_path / "out")
+    files = {
+        f"causal-sst2{end}.jsonl": tuning for end, tuning in (("", "full"), ("-lora", "lora"), ("-prefix", "prefix"))
+    }
+    assert {path.name for path in (tmp_path / "out" / "small").iterdir()} == files.keys()
+    for name, tuning in files.items():
+        (record,) = read_jsonl(tmp_path / "out" / "small" / name)
+        assert record.config["tuning"] == tuning
 
 
 def test_what_is_packed_is_what_a_call_takes(tmp_path, monkeypatch):
