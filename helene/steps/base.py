@@ -277,11 +277,13 @@ class Base(Layered):
         """The update of parameters and state, by the kernels where they can; its ``make`` makes it."""
         if self.moves_by is not None and (found := self.moves_by(plan, gradient, watch)) is not None:
             return found
-        if not launches.can_update(self, plan):
+        rest = launches.after_estimate(plan)
+        if not launches.can_update(self, rest):
             return chunkwise.Moves(self, plan, watch, gradient, estimate)
         if watch is not None:
             chunkwise.sample_rounding(self, plan, watch, gradient, estimate)
-        return launches.Launches(self, plan, plan.measurement.weights(plan, scalars))
+        ahead = None if rest is plan else chunkwise.Observations(self, plan, None, gradient, estimate)
+        return launches.Launches(self, rest, plan.measurement.weights(plan, scalars), ahead)
 
     def _complete(self, moves: Any, plan: StepPlan, scalars: list[float], statistics: Statistics) -> None:
         """Move, and note that it was done; to be called again where it was interrupted."""

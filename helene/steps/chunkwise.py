@@ -116,6 +116,19 @@ class Moves:
         return [*writes, (theta, new)]
 
 
+class Observations(Moves):
+    """The part of a step that takes its estimate into h, for kernels that make the rest with h as it is then."""
+
+    def _values(self, index: int, span: slice | None) -> list[tuple[Tensor, Tensor]]:
+        assert span is not None
+        assert self._estimate is not None
+        optimizer, plan = self._optimizer, self._plan
+        rule: Any = plan.rules[optimizer.targets[index].layer]
+        state = optimizer.read_state(index, rule, span)
+        seen = rule.observe(state, self._estimate(index, span.start, span.stop, None))
+        return optimizer.state_writes(index, plan, span, state, seen)
+
+
 def sample_rounding(
     optimizer: Base, plan: StepPlan, watch: RoundingWatch, gradient: Chunk, estimate: Estimate | None
 ) -> None:

@@ -7,6 +7,7 @@ rounding; what is exact on a GPU is exact there (tests/gpu).
 from __future__ import annotations
 
 import importlib.util
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
 
 from helene import GroupedMeZO, Helene, MeZO, ZOAdam, ZOAdamW, ZOConservative, ZOLion, ZOMomentum, ZOSign, noise
 from helene.evaluation.blocks import Copies, Scratch
+from helene.evaluation.curvature import Estimate, Source, a_gnb_of, by_chunks
 from helene.evaluation.directions import Direction, Target
 from helene.evaluation.grouped.factors import Factors
 from helene.kernels import launch
@@ -206,6 +208,74 @@ def test_an_update_along_directions_of_low_rank_is_the_generic_loops(
                 assert (x != y).float().mean() <= 5e-3
             else:
                 torch.testing.assert_close(x, y, rtol=1e-2 if x.dtype == torch.bfloat16 else 1e-5, atol=1e-5)
+
+
+class _InterruptedOnce(Source):
+    """ĥ = B ĝ ⊙ ĝ of given gradients; the third chunk is interrupted when it is first asked for."""
+
+    name = "interrupted"
+    uses_batch_size = True
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def estimate(self, optimizer: Any, plan: Any, gradient: Any, scalars: list[float], sample: Any) -> Estimate:
+        """See `Source`."""
+        found = a_gnb_of(by_chunks(sample), plan.batch_size)
+
+        def estimate(*where: Any) -> torch.Tensor:
+            self.asked += 1
+            if self.asked == 3:
+                raise KeyboardInterrupt
+            return found(*where)
+
+        return estimate
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_an_estimate_from_elsewhere_is_taken_in_ahead_of_the_kernel(
+    dtype: torch.dtype, interrupted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """h is the loop's to the bit, since torch makes it; an interrupt leaves the step made."""
+    options = {**FULL, "interval": 1, "rounding": "stochastic"}
+    sources = [_InterruptedOnce() if interrupted else "backprop" for _ in range(2)]
+    generic, fused = (_optimizer(Helene, dtype, curvature=source, **options) for source in sources)
+
+    def two_steps(optimizer: Any) -> None:
+        generator = torch.Generator().manual_seed(1)
+        for step in (1, 2):
+            plan = optimizer.plan()
+            gradients = [torch.randn(t.tensor.shape, generator=generator) for t in optimizer.targets]
+            sample = gradients if interrupted else (gradients, plan.batch_size)
+            with pytest.raises(KeyboardInterrupt) if interrupted and step == 1 else nullcontext():
+                optimizer.apply(plan, [0.37], (None, sample))
+
+    two_steps(generic)
+    launched, launch_all = [], launches.launch_all
+    monkeypatch.setattr(launches, "launch_all", lambda *what: launched.append(launch_all(*what)))
+    monkeypatch.setattr(
+        launches, "can_update", lambda o, plan: isinstance(methods.fused(plan, o.targets), methods.Fused)
+    )
+    two_steps(fused)
+    assert len(launched) == 2
+    for a, b in zip(generic.targets, fused.targets, strict=True):
+        assert torch.equal(generic.state[a.tensor]["curvature"], fused.state[b.tensor]["curvature"])
+        torch.testing.assert_close(
+            generic.state[a.tensor]["momentum"], fused.state[b.tensor]["momentum"], rtol=1e-5, atol=1e-6
+        )
+        unit = 2 * torch.finfo(dtype).eps * (a.tensor.abs() + 0.2)
+        assert ((a.tensor - b.tensor).abs() <= unit).all()
+
+
+@pytest.mark.parametrize("state_dtype", ["bfloat16", "8bit"])
+def test_a_narrow_h_is_estimated_by_the_loop(state_dtype: str) -> None:
+    """The step reads h before it is rounded, and kernels only after that."""
+    optimizer = _optimizer(Helene, torch.float32, **FULL, curvature="backprop", state_dtype=state_dtype)
+    plan = optimizer.plan()
+    assert plan.source is not None
+    assert launches.after_estimate(plan) is plan
+    assert "evaluated apart" in str(methods.fused(plan, optimizer.targets))
 
 
 def test_nothing_moves_where_the_loss_was_not_finite() -> None:

@@ -13,11 +13,22 @@ from helene.evaluation.undo import deferred_interrupts
 from helene.kernels import backend, wanted
 from helene.kernels.control import Control
 from helene.kernels.tiles import Piece, Tiles, tables_of
+from helene.steps.chunkwise import Moves
 from helene.steps.fused.methods import Fused, fused
 from helene.steps.plan import StepPlan
 
 _kept: Any = WeakIdKeyDictionary()  # optimizer -> addresses and tables: making one waits for the device
 _controls: Any = WeakIdKeyDictionary()  # optimizer -> by device and numbers of layers and weights
+
+
+def after_estimate(plan: StepPlan) -> StepPlan:
+    """The step with its estimate of h made ahead, where the source is evaluated apart and kernels would read that h.
+
+    A narrow h is stored with less than the step itself would read.
+    """
+    if plan.source is None or plan.source.of_step or any(way.state_dtype != "float32" for way in plan.storage):
+        return plan
+    return plan._replace(source=None)
 
 
 def can_update(optimizer: Any, plan: StepPlan) -> bool:
@@ -33,17 +44,32 @@ class Launches:
 
     Parameters and state come out as by that loop, given equal z. A launch can be neither repeated nor undone, so Ctrl-C
     waits for the last of them.
+
+    Args:
+        optimizer: Whose step it is.
+        plan: Of the step, see `after_estimate`.
+        coefficients: Of its directions.
+        estimate: What takes the step's estimate into h, where kernels do not.
     """
 
-    def __init__(self, optimizer: Any, plan: StepPlan, coefficients: Sequence[float]) -> None:
+    def __init__(
+        self, optimizer: Any, plan: StepPlan, coefficients: Sequence[float], estimate: Moves | None = None
+    ) -> None:
         self._what = optimizer, plan, coefficients
-        self.begun = False
+        self._estimate, self._launched = estimate, False
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything may have been written."""
+        return self._launched or (self._estimate is not None and self._estimate.begun)
 
     def make(self) -> None:
         """Launch them, once."""
+        if self._estimate is not None:
+            self._estimate.make()
         with deferred_interrupts():
-            if not self.begun:
-                self.begun = True
+            if not self._launched:
+                self._launched = True
                 launch_all(*self._what)
 
 
