@@ -184,6 +184,30 @@ def test_updates_are_the_generic_loops(
                 assert torch.equal(x, y)
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_an_estimate_from_a_backward_is_taken_in_ahead_of_the_kernel(
+    device: torch.device, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two steps: state to the bit, theta as above."""
+    options = {**FULL, "interval": 1, "curvature": "backprop", "rounding": "stochastic"}
+    looped, launched = (with_state(Helene, SHAPES, dtype, device, seed=KEY[0], **options) for _ in range(2))
+    gradients = [torch.randn(shape, device=device) for shape in SHAPES]
+
+    def two_steps(optimizer: Any) -> None:
+        for _ in range(2):
+            plan = optimizer.plan()
+            assert launches.can_update(optimizer, launches.after_estimate(plan)) is (optimizer is launched)
+            optimizer.apply(plan, [0.37], (None, (gradients, plan.batch_size)))
+
+    two_steps(launched)
+    monkeypatch.setattr(launches, "can_update", lambda *_: False)
+    two_steps(looped)
+    for a, b in zip(looped.targets, launched.targets, strict=True):
+        assert all(torch.equal(x, launched.state[b.tensor][name]) for name, x in looped.state[a.tensor].items())
+        apart = (a.tensor.float() - b.tensor.float()).abs()
+        assert (apart <= 2 * torch.finfo(dtype).eps * (a.tensor.float().abs() + 0.2)).all()
+
+
 def test_the_optimizer_uses_the_kernels_and_agrees_with_torch(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
