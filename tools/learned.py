@@ -15,7 +15,7 @@ from statistics import fmean
 from helene.inputs.files import write_text
 from helene.lab.runs.records import read_jsonl
 from llm_bench.protocol.plan import Cell
-from llm_bench.protocol.presets import get_preset
+from llm_bench.protocol.presets import SECOND_MODEL, get_preset
 from llm_bench.report.cell_numbers import Numbers
 from llm_bench.report.compare import CONTROLS, TASKS, decidable, duels
 from llm_bench.runs.config import UNTRAINED, RunConfig
@@ -163,7 +163,7 @@ def count(found: Sequence[Row]) -> str:
     def rank(row: Row) -> tuple[int, int]:
         return row.steps, sum(len(values) for name, values in row.results.items() if name not in CONTROLS)
 
-    counted = (row for row in found if row.preset != "second-model")
+    counted = (row for row in found if row.preset != SECOND_MODEL)
     most = {(row.model, row.task): row for row in sorted(counted, key=rank)}
     percent = {
         Cell(row.kind, f"{row.task}, {row.model}", name, "full"): Numbers(

@@ -74,11 +74,6 @@ class Moves:
         self._done = 0
         self._known: tuple[int, list[tuple[Tensor, Tensor]]] = -1, []  # number of a chunk, what to copy where
 
-    @property
-    def begun(self) -> bool:
-        """Whether anything may have been written."""
-        return self._known[0] >= 0
-
     def make(self) -> None:
         """Make all moves that have not been made."""
         for target in self._optimizer.targets:

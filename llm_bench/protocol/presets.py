@@ -19,6 +19,7 @@ from llm_bench.tasks.task import FEW_SHOT_SEEDS, Kind
 BASE_LR = {"full": 1e-6, "lora": 1e-4, "prefix": 1e-2}
 EPS = {("masked", "full"): 1e-3, ("masked", "lora"): 1e-3, ("masked", "prefix"): 1e-1}
 EPS |= {("causal", "full"): 1e-3, ("causal", "lora"): 1e-2, ("causal", "prefix"): 1e-1}
+SECOND_MODEL = "second-model"  # the preset that repeats tasks with another model
 TUNING_SEED = 1000  # of the runs that choose a step size; no test run has it
 
 
@@ -305,9 +306,9 @@ PRESETS |= {
 }
 
 
-PRESETS["second-model"] = replace(
+PRESETS[SECOND_MODEL] = replace(
     PRESETS["all"],
-    name="second-model",
+    name=SECOND_MODEL,
     about="One GPU: whether the order of methods holds for another causal model; as preset all.",
     tasks={"causal": ("sst2", "rte", "squad")},
     methods=("mezo", "helene", "zo-sgd-mmt", "zo-adam"),

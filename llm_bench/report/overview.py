@@ -12,6 +12,7 @@ from helene.lab.report import pages
 from helene.lab.report.report_files import read_leaves
 from helene.lab.runs import canonical
 from llm_bench.protocol.plan import Cell
+from llm_bench.protocol.presets import SECOND_MODEL
 from llm_bench.report.cell_numbers import Numbers
 from llm_bench.report.compare import CONTROLS, TASKS, Duel, against_controls, decidable, duels, headline
 from llm_bench.report.ranked import HEADERS, NUMERIC, ROWS, gib_of, interval_of, seconds_of, to_target
@@ -75,15 +76,19 @@ def _tables(folder: Path) -> list[dict[str, Any]]:
         if path.name.endswith("-smoke.json"):
             continue
         try:
-            found.append(dict(canonical.loads(path.read_text(encoding="utf-8"))))
+            summary = dict(canonical.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             continue
+        found.append({**summary, "is_first_model": not path.stem.endswith(f"-{SECOND_MODEL}")})
     return found
 
 
 def task_rows(folder: Path) -> list[Row]:
-    """The measured rows of each task, from the page whose runs of it are longest; of equal ones, with most of them."""
-    best: dict[tuple[str, str], tuple[tuple[int, int, int], list[Row]]] = {}
+    """The measured rows of each task, from the page whose runs of it are longest; of equal ones, with most of them.
+
+    A page of a second model counts where no other has the task.
+    """
+    best: dict[tuple[str, str], tuple[tuple[bool, int, int, int], list[Row]]] = {}
     for summary in _tables(folder):
         cells = summary.get("cells", [])
         tasks: dict[tuple[str, str], list[Row]] = {}
@@ -93,7 +98,7 @@ def task_rows(folder: Path) -> list[Row]:
         for task, rows in tasks.items():
             trained = [row for row in rows if row["method"] not in CONTROLS]
             steps = max((row.get("steps") or 0 for row in trained), default=0)
-            rank = steps, sum(len(row["values"]) for row in trained), len(rows)
+            rank = summary["is_first_model"], steps, sum(len(row["values"]) for row in trained), len(rows)
             if task not in best or rank > best[task][0]:
                 best[task] = rank, rows
     order = {task: i for i, task in enumerate(TASKS)}

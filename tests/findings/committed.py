@@ -57,7 +57,8 @@ def milliseconds(file: str, length: int = 64) -> dict[str, list[float]]:
 
 
 def accuracies(file: str, method: str) -> list[float]:
-    """Of the test runs, by seed."""
+    """Of the test runs, by seed, and by data seed where that differs."""
     runs = [r for r in records(LLM / "rows" / f"{file}.jsonl") if r.get("config", {}).get("method") == method]
     tests = [r for r in runs if r["config"]["role"] == "test"]
-    return [r["result"]["test"]["metric"] for r in sorted(tests, key=lambda r: r["config"]["seed"])]
+    by_seed = sorted(tests, key=lambda r: (r["config"]["seed"], r["config"]["data_seed"]))
+    return [r["result"]["test"]["metric"] for r in by_seed]

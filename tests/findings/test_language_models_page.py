@@ -71,15 +71,14 @@ def test_the_second_models_controls():
     page = "docs/findings/language_models.md"
     columns = ("linear-probe", "mezo", "bias-only", "icl", "helene", "zero-shot")
     assert table(page, "| test accuracy | linear probing")[1:] == [
-        [label, *(", ".join(f"{a:.3f}" for a in sorted_of(f"second-model/causal-{task}", m)) for m in columns)]
+        [label, *(", ".join(f"{a:.3f}" for a in accuracies(f"second-model/causal-{task}", m)) for m in columns)]
         for label, task in (("SST-2", "sst2"), ("RTE", "rte"))
     ]
-
-
-def sorted_of(file: str, method: str) -> list[float]:
-    """Accuracies by seed; demonstrations in context have one seed and are sorted."""
-    found = accuracies(file, method)
-    return sorted(found) if method == "icl" else found
+    for method in ("mezo", "helene"):
+        runs = [r for r in read_jsonl(LLM / "rows/second-model/causal-sst2.jsonl") if r.config["method"] == method]
+        tried = {r.config["lr"] for r in runs if r.config["role"] == "tune"}
+        assert len(tried) == 7
+        assert {r.config["lr"] for r in runs if r.config["role"] == "test"} == {max(tried)}
 
 
 TUNED = {  # methods of the table of tunings

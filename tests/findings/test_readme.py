@@ -8,7 +8,8 @@ from statistics import fmean
 
 import pytest
 
-from helene.lab.runs.records import read_jsonl
+from helene.lab.runs.records import Record, read_jsonl
+from llm_bench.protocol.presets import BASE_LR, EPS
 from tests.findings.committed import ENGINES, FAMILIES, LLM, ROOT, accuracies, milliseconds, records, table
 from tools import steps_picture
 
@@ -78,12 +79,19 @@ def test_the_readmes_other_numbers():
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     engine, step = milliseconds("engine/h200")["MeZO"][0], milliseconds("engine/h200-fifth")["MeZO, optimizer.step"][0]
     assert f"`optimizer.step` takes {step:.0f} ms (1.3B)" in text
+    (config,) = {
+        (c["dtype"], c["rows"], c["length"])
+        for c in (r.config for r in read_jsonl(LLM / "engine" / "h200.jsonl"))
+        if (c["part"], c.get("length"), c.get("contestant")) == ("table", 64, "MeZO")
+    }
+    assert "OPT shapes, {}, {} x {} tokens, one H200".format(*config) in text
     minutes = [f"{20_000 * ms / 60_000:.0f}" for ms in (engine, step)]
     assert "20,000 steps: {} minutes by the Engine, {} without".format(*minutes) in text
 
     runs = [r for r in read_jsonl(LLM / "rows" / "small" / "causal-sst2.jsonl") if r.config["role"] == "test"]
     steps = sorted(r.result["target"]["steps"] for r in runs if r.config["method"] == "mezo")
-    assert f"has 0.82 on SST-2's dev rows after {steps[0]} to {steps[-1]} steps" in text
+    (target,) = {r.result["target"]["value"] for r in runs if r.config["method"] == "mezo"}
+    assert f"has {target} on SST-2's dev rows after {steps[0]} to {steps[-1]} steps" in text
 
     series = {r["series"]: r for r in records(ROOT / "synthetic" / "records" / "full.jsonl") if "series" in r}
     grow = [series[f"{name}-helene"]["beta"] for name in FAMILIES.values()]
@@ -107,6 +115,30 @@ def test_the_readmes_other_numbers():
             ms = milliseconds(file, length)
             slower += [ms[f"HELENE, {bits} state"][0] / ms["MeZO"][0] for bits in more]
     assert f"{min(slower):.1f} to {max(slower):.1f} times its time" in text
+
+
+def test_the_readmes_settings():
+    """Of MeZO by tuning: those of the presets, and those of the runs that are quoted beside them."""
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    quoted = {r.config["tuning"]: r.config for r in _tests_of_mezo("table-3")}
+    (ours,) = {(c["lr"], c["eps"], c["batch_size"], c["steps"]) for c in (r.config for r in _tests_of_mezo("small"))}
+    assert ours[:2] == (BASE_LR["full"], EPS["causal", "full"])
+    assert f"**Learning rates for MeZO** ({ours[2]} rows a batch" in text
+    assert f"with Gemma 3 270M ([{ours[3]:,} steps, three seeds]" in text
+    shown = dict(zip(BASE_LR, table("README.md", "| | lr | eps | from |")[1:], strict=True))
+    for tuning, (name, lr, eps, _) in shown.items():
+        assert name.lower() == tuning
+        assert float(lr) == BASE_LR[tuning]
+        causal, masked = EPS["causal", tuning], EPS["masked", tuning]
+        by_kind = [float(number) for number in re.findall(r"\de-\d", eps)]
+        assert by_kind == ([causal] if causal == masked else [causal, masked])
+    assert f"in {quoted['lora']['steps']} steps of SST-2 Gemma 3 270M did best with" in text
+
+
+def _tests_of_mezo(preset: str) -> list[Record]:
+    paths = sorted((LLM / "rows" / preset).glob("causal-sst2*.jsonl"))
+    runs = [r for path in paths for r in read_jsonl(path)]
+    return [r for r in runs if r.config["method"] == "mezo" and r.config["role"] == "test"]
 
 
 def test_the_readmes_headline():

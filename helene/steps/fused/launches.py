@@ -58,11 +58,6 @@ class Launches:
         self._what = optimizer, plan, coefficients
         self._estimate, self._launched = estimate, False
 
-    @property
-    def begun(self) -> bool:
-        """Whether anything may have been written."""
-        return self._launched or (self._estimate is not None and self._estimate.begun)
-
     def make(self) -> None:
         """Launch them, once."""
         if self._estimate is not None:

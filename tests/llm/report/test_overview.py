@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from llm_bench.protocol.presets import SECOND_MODEL
 from llm_bench.report import overview
 
 
@@ -26,3 +27,10 @@ def test_longer_runs_come_before_more_of_them(tmp_path):
     assert [row["values"] for row in overview.task_rows(tmp_path)] == [[91.0, 92.0]]
     page(tmp_path, "rows", ("mezo", 2000, [93.0, 94.0]), ("zero-shot", None, [50.0]))
     assert len(overview.task_rows(tmp_path)) == 2
+
+
+def test_a_second_models_rows_count_where_no_others_are(tmp_path):
+    page(tmp_path, f"2-{SECOND_MODEL}", ("mezo", 2000, [70.0] * 3), ("helene", 2000, [60.0] * 3))
+    assert [row["values"] for row in overview.task_rows(tmp_path)] == [[70.0] * 3, [60.0] * 3]
+    page(tmp_path, "2-small", ("mezo", 500, [80.0]))
+    assert [row["values"] for row in overview.task_rows(tmp_path)] == [[80.0]]
