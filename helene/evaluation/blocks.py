@@ -29,6 +29,7 @@ class Block:
 
     Attributes:
         views: By sign, parameter's index -> copy, of its shape and strides.
+        thetas: The parameters' own memory by index, whatever they point at.
     """
 
     def __init__(
@@ -46,20 +47,22 @@ class Block:
             offsets: Where each copy starts in a region, in bytes.
             regions: Bytes for the copies of each sign, 1 and −1; both may be the same ones.
         """
-        self._targets, self._thetas, self._regions = targets, thetas, regions
+        self._targets, self.thetas = targets, thetas
         first = self._laid(offsets, regions[1])
         self.views = {1: first, -1: first if regions[-1] is regions[1] else self._laid(offsets, regions[-1])}
         fast = [i for i in targets if kernels.has_kernel(thetas[i])]
         self._slow = [i for i in targets if i not in set(fast)]
-        self._tables = []
+        self._launches = []  # a table, and where its copies of each sign go
         if fast:
             from helene.kernels.tiles import Piece, tables_of
 
             places = [(thetas[i], targets[i].id, offsets[i] // thetas[i].element_size()) for i in fast]
-            self._tables = tables_of([Piece(theta, parameter, out) for theta, parameter, out in places])
+            for table in tables_of([Piece(theta, parameter, out) for theta, parameter, out in places]):
+                sinks = {sign: region.view(table.base.dtype) for sign, region in regions.items()}
+                self._launches.append((table, sinks))
 
     def _laid(self, offsets: Mapping[int, int], region: Tensor) -> dict[int, Tensor]:
-        return {i: _view(region, offsets[i], theta) for i, theta in self._thetas.items()}
+        return {i: _view(region, offsets[i], theta) for i, theta in self.thetas.items()}
 
     def write(self, signs: tuple[int, ...], direction: Displacement, eps: float, control: Control | None) -> None:
         """Write the copies of some signs, both in one pass where both are asked for.
@@ -73,14 +76,14 @@ class Block:
         slow: Iterable[int] = self._targets
         if control is not None and isinstance(direction, Direction):
             slow = self._slow
-            if self._tables:
+            if self._launches:
                 from helene.kernels import launch
-            for table in self._tables:
-                plus, minus = (self._regions[s].view(table.base.dtype) if s in signs else None for s in (1, -1))
+            for table, sinks in self._launches:
+                plus, minus = (sinks[s] if s in signs else None for s in (1, -1))
                 launch.perturb(table, plus, minus, control.key, control.values, signs=direction.signs)
         for sign in signs:
             for i in slow:
-                write_perturbed(self.views[sign][i], self._thetas[i], self._targets[i].id, direction, sign * eps)
+                write_perturbed(self.views[sign][i], self.thetas[i], self._targets[i].id, direction, sign * eps)
 
 
 def _view(region: Tensor, offset: int, like: Tensor) -> Tensor:
@@ -146,36 +149,45 @@ class Copies:
         self.sizes: list[int] = []
         self.moves, self.short = 0, False
         self.thetas: list[Tensor] = []
-        self._seen: object = None
-        self._held: dict[tuple[tuple[int, ...], int], list[Block]] = {}
+        self._tensors = [target.tensor for target in targets]
+        self._places: object = None
+        self._forms: object = None
+        self._held: dict[tuple[tuple[int, ...], int], tuple[list[Block], dict[int, int]]] = {}
         self._controls: dict[torch.device, Control] = {}
-        self._sent: object = None
+        self._sent: tuple[Direction, float] | None = None
 
     @property
     def room(self) -> int:
         """Bytes of scratch memory of the device that has least."""
         return min((buffer.numel() for buffer in self.scratch.buffers.values()), default=0)
 
-    def begin(self, direction: Displacement, radius: float) -> None:
-        """Before the copies of a probe, the parameters at their own memory: look what has moved, send the step."""
-        buffers = self.scratch.buffers
-        seen = (
-            [(t.tensor.data_ptr(), t.tensor.shape, t.tensor.stride()) for t in self.targets],
-            {device: buffer.data_ptr() for device, buffer in buffers.items()},
-            os.environ.get(kernels.VARIABLE),
-        )
-        if seen != self._seen:
+    def begin(self, direction: Displacement, radius: float) -> bool:
+        """Before the copies of a probe, the parameters at their own memory: look what has moved, send the step.
+
+        Whether parameters have other shapes is looked at once for the two probes of a direction.
+
+        Returns:
+            Whether the step has not been sent before: it is the first probe of its direction.
+        """
+        step = (direction, abs(radius)) if isinstance(direction, Direction) else None
+        sent = step is not None and step == self._sent
+        buffers = self.scratch.buffers.items()
+        addresses = [p.data_ptr() for p in self._tensors], {device: buffer.data_ptr() for device, buffer in buffers}
+        places, forms = (*addresses, os.environ.get(kernels.VARIABLE)), self._forms
+        if not sent:
+            forms = [(p.shape, p.stride()) for p in self._tensors]
+        if places != self._places or forms != self._forms:
             self._held.clear()
             self.moves += 1
-            self.sizes = [-(-t.tensor.nbytes // ALIGNMENT) * ALIGNMENT for t in self.targets]
-            self.thetas, self._sent = [t.tensor.detach() for t in self.targets], None
+            self.sizes = [-(-p.nbytes // ALIGNMENT) * ALIGNMENT for p in self._tensors]
+            self.thetas, self._sent, sent = [p.detach() for p in self._tensors], None, False
             self._controls = self._made_controls()
-            self._seen = seen  # at last, so that what an interrupt cuts short is made again
-        if self._controls and isinstance(direction, Direction) and (direction, abs(radius)) != self._sent:
-            key: tuple[int, int, int, bool] = direction
+            self._places, self._forms = places, forms  # at last, so that what an interrupt cuts short is made again
+        if step is not None and not sent:
             for control in self._controls.values():
-                control.send(key[:3], abs(radius))
-            self._sent = direction, abs(radius)
+                control.send(step[0][:3], step[1])
+            self._sent = step
+        return not sent
 
     def _made_controls(self) -> dict[torch.device, Control]:
         devices = {theta.device for theta in self.thetas if kernels.has_kernel(theta)}
@@ -185,15 +197,19 @@ class Copies:
 
         return {device: self._controls.get(device) or Control(device) for device in devices}
 
-    def at(self, indices: tuple[int, ...], start: int, grows: bool = True) -> list[Block]:
-        """Blocks of parameters whose copies follow each other from a place on, one a device; see `Scratch.region`."""
+    def at(self, indices: tuple[int, ...], start: int, grows: bool = True) -> tuple[list[Block], dict[int, int]]:
+        """Blocks of parameters whose copies follow each other from a place on, one a device, and where each copy ends.
+
+        See `Scratch.region`.
+        """
         held = self._held.get((indices, start))
         if held is not None:
             return held
-        offsets, size = {}, 0
+        offsets, ends, size = {}, {}, 0
         for i in indices:
             offsets[i] = size
             size += self.sizes[i]
+            ends[i] = start + size
         blocks, kept = [], True
         for device in dict.fromkeys(self.thetas[i].device for i in indices):
             region, lasts = self.scratch.region(device, start, size, grows)
@@ -205,8 +221,8 @@ class Copies:
         if kept:
             if len(self._held) > 4 * len(self.targets):
                 self._held.clear()  # forwards that change all the time
-            self._held[indices, start] = blocks
-        return blocks
+            self._held[indices, start] = blocks, ends
+        return blocks, ends
 
     def write(self, block: Block, direction: Displacement, radius: float) -> dict[int, Tensor]:
         """Write a block's copies at a radius, which may be negative, and give them by index."""

@@ -60,7 +60,7 @@ class Probe:
         by_module = {} if model is None else held_by(self.targets, model)
         held = [(m._parameters, name, p) for m in by_module for name, p in m._parameters.items() if p is not None]
         known = {id(target.tensor): i for i, target in enumerate(self.targets)}
-        self._places = [(names, name, known[id(p)]) for names, name, p in held if id(p) in known]
+        self._held = [(names, name, p) for names, name, p in held if id(p) in known]
         outer = {} if model is None else around(by_module, model)
         self._all_modules = {**outer, **by_module}
         in_modules = {i for owned in by_module.values() for i in owned}
@@ -162,7 +162,7 @@ class Probe:
     def _evaluate(
         self, closure: Closure, direction: Displacement, radius: float, watch: ReadWatch | None = None
     ) -> Tensor:
-        self._copies.begin(direction, radius)
+        first = self._copies.begin(direction, radius)
         hooked = self._hooked
         layout = hooked.layout(self._copies) if watch is None else None
         whole = layout is not None and len(layout.openings) == 1  # all fit at once: no module has to tell of itself
@@ -176,7 +176,8 @@ class Probe:
                 if watch is not None:
                     watch.__enter__()  # undone with the modes
                 torch.set_grad_enabled(False)
-                self._check_held()
+                if first or watch is not None:
+                    self._check_held()
                 self._swap = swap
                 swap.enter(range(len(self.targets)) if whole else hooked.full)
                 (self._guard if whole else hooked.hooks).put_on(undo)
@@ -209,11 +210,11 @@ class Probe:
             return as_loss(closure())
 
     def _check_held(self) -> None:
-        held = ((names[name] if name in names else None, i) for names, name, i in self._places)
-        replaced = [i for parameter, i in held if parameter is not self.targets[i].tensor]
+        replaced = {id(p) for names, name, p in self._held if name not in names or names[name] is not p}
         if replaced:
+            indices = [i for i, target in enumerate(self.targets) if id(target.tensor) in replaced]
             raise ValueError(
-                f"parameters {self._names(replaced)} are no longer those of the model, so what it reads would stay "
+                f"parameters {self._names(indices)} are no longer those of the model, so what it reads would stay "
                 "unperturbed; make the optimizer anew after parameters are replaced or reparametrized"
             )
 
@@ -231,11 +232,16 @@ class Probe:
 @contextmanager
 def unwritten(targets: Sequence[Target]) -> Iterator[None]:
     """Around a closure: raises ValueError if it has written to a parameter, where that can be seen."""
-    before = [target.tensor._version for target in targets]
+    before = _versions(targets)
     yield
-    changed = [i for i, target in enumerate(targets) if target.tensor._version != before[i]]
-    if changed:
+    after = _versions(targets)
+    if after != before:
+        changed = [i for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
         raise ValueError(f"the closure changes parameters {listed(targets, changed)}; it must only return the loss")
+
+
+def _versions(targets: Sequence[Target]) -> list[int]:
+    return [target.tensor._version for target in targets]
 
 
 def _pass_by(*_: Any) -> None:

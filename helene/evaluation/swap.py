@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -63,7 +63,7 @@ class Swap:
         self._owned, self._layout, self._position = owned, layout, 0
         self._grows = grows
         self._depth: Counter[int] = Counter()
-        self._ends: dict[int, int] = {}  # where copies end in scratch memory
+        self._ends: dict[int, int] = {}  # where copies end in scratch memory, also those that are no longer in use
         self._passed: list[int] = []  # modules inside a transform
         self._thread = threading.get_ident()
 
@@ -71,7 +71,7 @@ class Swap:
         """Point parameters at perturbed copies, made unless they point at some already."""
         new = tuple(i for i in indices if not self._depth[i])
         if new:
-            self._copy(new, max(self._ends.values(), default=0))
+            self._copy(new, max((self._ends[i] for i in self.originals), default=0))
         self._depth.update(indices)
 
     def leave(self, indices: Sequence[int]) -> None:
@@ -145,29 +145,28 @@ class Swap:
         if self.watch:
             self.watch.paused = True
         with out_of_inference():
-            end = start
-            for i in indices:
-                end += self.copies.sizes[i]
-                self._ends[i] = end
-            for block in self.copies.at(indices, start, self._grows):
+            blocks, ends = self.copies.at(indices, start, self._grows)
+            self._ends |= ends
+            for block in blocks:
                 self._point_at(block)
         if self.watch:
             self.watch.paused = False
 
     def _point_at(self, block: Block) -> None:
-        for i, copy in self.copies.write(block, self.direction, self.radius).items():
-            self.originals[i] = self.copies.thetas[i]
-            self.copies.targets[i].tensor.data = copy
-            if self.watch and copy.numel():
-                self.watch.regions.append(span(copy))
+        copies, targets = self.copies.write(block, self.direction, self.radius), self.copies.targets
+        self.originals |= block.thetas
+        for i, copy in copies.items():
+            targets[i].tensor.data = copy
+        if self.watch:
+            self.watch.regions += [span(copy) for copy in copies.values() if copy.numel()]
 
-    def _point_back(self, indices: Sequence[int]) -> None:
+    def _point_back(self, indices: Iterable[int]) -> None:
+        targets, originals = self.copies.targets, self.originals
         with out_of_inference():
             for i in indices:
-                if i in self.originals:
-                    self.copies.targets[i].tensor.data = self.originals[i]  # before it is forgotten: an interrupt may
-                    del self.originals[i]  # come between
-                    self._ends.pop(i, None)
+                if i in originals:
+                    targets[i].tensor.data = originals[i]
+                    del originals[i]  # at last: an interrupt may come between
 
 
 def out_of_inference() -> AbstractContextManager[object]:

@@ -40,8 +40,8 @@ class Control:
         self.key, self.eps, self.values = self._packed[:3], self._packed[3:4].view(torch.float64), floats[:4]
         self.hypers = floats[4 : 4 + num_hypers].view(num_groups, NUM_HYPERS)
         self.weights = floats[4 + num_hypers : num_floats]
-        self._staging = torch.zeros(SLOTS, self._packed.numel(), dtype=torch.int64, pin_memory=self._on_gpu)
-        self._words = self._staging.numpy()
+        staging = torch.zeros(SLOTS, self._packed.numel(), dtype=torch.int64, pin_memory=self._on_gpu)
+        self._slots, self._words = list(staging), staging.numpy()
         self._sent: list[Any] = [None] * SLOTS
         self._count = 0
 
@@ -64,8 +64,9 @@ class Control:
         """
         slot = self._count % SLOTS
         self._count += 1
-        if self._sent[slot] is not None:
-            self._sent[slot].synchronize()
+        sent = self._sent[slot]
+        if sent is not None and not sent.query():
+            sent.synchronize()
         words = self._words[slot]
         seed, step, draw = key
         words[:3] = seed - (1 << 64) if seed >= 1 << 63 else seed, step, draw
@@ -76,7 +77,7 @@ class Control:
         if hypers is not None:
             floats[4 : 4 + hypers.numel()] = hypers.numpy().reshape(-1)
         floats[4 + self.hypers.numel() :][: len(weights)] = weights
-        self._packed.copy_(self._staging[slot], non_blocking=True)
+        self._packed.copy_(self._slots[slot], non_blocking=True)
         if self._on_gpu:
-            self._sent[slot] = torch.cuda.Event()
-            self._sent[slot].record(torch.cuda.current_stream(self._packed.device))
+            sent = self._sent[slot] = sent or torch.cuda.Event()
+            sent.record(torch.cuda.current_stream(self._packed.device))

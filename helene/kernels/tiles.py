@@ -48,6 +48,10 @@ class Tiles:
         pieces: The parameters, all of one dtype and device, contiguous.
         tile: Elements a program, a multiple of `helene.rules.precision.BLOCK`; by default what was fastest on an H100.
 
+    Attributes:
+        aligned: Whether every tensor starts at a multiple of 16 bytes, so that accesses can be wide.
+        quads: Whether every parameter is a whole number of four elements.
+
     Raises:
         ValueError: If there is none, dtypes or devices differ, or one is not contiguous.
     """
@@ -89,7 +93,9 @@ class Tiles:
         self.rows = torch.tensor(rows or [[0] * NUM_FIELDS], dtype=torch.int64).to(device)
         self.owners = torch.cat(owners or [torch.zeros(1, dtype=torch.int32)]).to(device)
         self.stochastic = any(piece.stochastic for piece in self.pieces)
-        self._addresses = [t.data_ptr() for piece in self.pieces for t in (piece.theta, *piece.state)]
+        addresses = [t.data_ptr() for piece in self.pieces for t in (piece.theta, *piece.state)]
+        self.aligned = all(address % 16 == 0 for address in addresses) and all(p.out % 8 == 0 for p in self.pieces)
+        self.quads = all(piece.theta.numel() % 4 == 0 for piece in self.pieces)
 
     def _tiled(self, piece: Piece) -> tuple[int, int]:
         """How many fours wide the rows are that a piece's tiles follow, and how many tiles it has.
@@ -100,16 +106,6 @@ class Tiles:
         columns, numel, rows = piece.columns, piece.theta.numel(), self.tile // (4 * self.span)
         fits = columns and columns % (4 * self.span) == 0 and numel // columns % rows == 0
         return columns // 4 if fits else self.span, -(-numel // self.tile)
-
-    @property
-    def aligned(self) -> bool:
-        """Whether every tensor starts at a multiple of 16 bytes, so that accesses can be wide."""
-        return all(address % 16 == 0 for address in self._addresses) and all(p.out % 8 == 0 for p in self.pieces)
-
-    @property
-    def quads(self) -> bool:
-        """Whether every parameter is a whole number of four elements."""
-        return all(piece.theta.numel() % 4 == 0 for piece in self.pieces)
 
     @property
     def num_bytes(self) -> int:

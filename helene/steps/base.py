@@ -167,10 +167,9 @@ class Base(Layered):
         Raises:
             ValueError: If another optimizer has stepped the parameters since, or a recording cannot hold the step.
         """
-        named = [(target.tensor, target.name) for target in self.targets]
         if self._claim is None:
-            self._claim = checks.Claim(type(self).__name__, named)
-        self._claim.check(named)
+            self._claim = checks.Claim(type(self).__name__, self.targets)
+        self._claim.check(self.targets)
         if self.trajectory is not None:
             self.trajectory.check(self, plan.step)
 
@@ -278,12 +277,13 @@ class Base(Layered):
         if self.moves_by is not None and (found := self.moves_by(plan, gradient, watch)) is not None:
             return found
         rest = launches.after_estimate(plan)
-        if not launches.can_update(self, rest):
+        method = launches.kernel_of(self, rest)
+        if method is None:
             return chunkwise.Moves(self, plan, watch, gradient, estimate)
         if watch is not None:
             chunkwise.sample_rounding(self, plan, watch, gradient, estimate)
         ahead = None if rest is plan else chunkwise.Observations(self, plan, None, gradient, estimate)
-        return launches.Launches(self, rest, plan.measurement.weights(plan, scalars), ahead)
+        return launches.Launches(self, rest, method, plan.measurement.weights(plan, scalars), ahead)
 
     def _complete(self, moves: Any, plan: StepPlan, scalars: list[float], statistics: Statistics) -> None:
         """Move, and note that it was done; to be called again where it was interrupted."""

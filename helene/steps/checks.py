@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from helene.evaluation.directions import Target
 from helene.rules import CurvatureRule, HeleneRule, Rule
 from helene.rules.storage import Storage
 from helene.steps.measurement import Measurement, Pairs
@@ -162,14 +163,14 @@ class Claim:
     _owners = WeakIdKeyDictionary()  # parameter -> the claim made last
     _made = 0
 
-    def __init__(self, method: str, named: Sequence[tuple[Tensor, str]]) -> None:
+    def __init__(self, method: str, targets: Sequence[Target]) -> None:
         self.method = method
-        for p, _ in named:
-            Claim._owners[p] = self
+        for target in targets:
+            Claim._owners[target.tensor] = self
         Claim._made += 1
         self.checked = Claim._made
 
-    def check(self, named: Sequence[tuple[Tensor, str]]) -> None:
+    def check(self, targets: Sequence[Target]) -> None:
         """Raise ValueError if another optimizer has stepped one of the parameters since.
 
         Two in turn would each undo what the other's state assumes, and use the same directions. One after the other is
@@ -177,12 +178,12 @@ class Claim:
         """
         if self.checked == Claim._made:
             return
-        for p, name in named:
-            other = Claim._owners[p]
+        for target in targets:
+            other = Claim._owners[target.tensor]
             if other is not self:
                 raise ValueError(
-                    f"parameter {name} has been stepped by another optimizer ({other.method}) since this one last was; "
-                    "use one optimizer with parameter groups, or make this one anew from its state_dict"
+                    f"parameter {target.name} has been stepped by another optimizer ({other.method}) since this one "
+                    "last was; use one optimizer with parameter groups, or make this one anew from its state_dict"
                 )
         self.checked = Claim._made
 

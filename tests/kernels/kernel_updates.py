@@ -10,7 +10,7 @@ import torch
 from helene import noise
 from helene.rules import storage
 from helene.steps import chunkwise
-from helene.steps.fused import launches
+from helene.steps.fused import launches, methods
 
 
 def with_state(
@@ -46,5 +46,6 @@ def by_torch(optimizer: Any, scalars: list[float]) -> None:
 def by_kernels(optimizer: Any, scalars: list[float]) -> None:
     """The same by the fused kernel."""
     plan = optimizer.plan()
-    launches.Launches(optimizer, plan, plan.measurement.weights(plan, scalars)).make()
+    method: Any = methods.fused(plan, optimizer.targets)
+    launches.Launches(optimizer, plan, method, plan.measurement.weights(plan, scalars)).make()
     optimizer.note(plan, scalars)

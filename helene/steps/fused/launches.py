@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,13 +11,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from helene.evaluation.grouped.factors import Factors
 from helene.evaluation.undo import deferred_interrupts
-from helene.kernels import backend, wanted
+from helene.kernels import VARIABLE, backend, wanted
 from helene.kernels.control import Control
 from helene.kernels.tiles import Piece, Tiles, tables_of
 from helene.steps.chunkwise import Moves
-from helene.steps.fused.methods import Fused, fused
+from helene.steps.fused.methods import Fused, of_plan, unfit
 from helene.steps.plan import StepPlan
 
+_taken: Any = WeakIdKeyDictionary()  # optimizer -> places and forms of its parameters, whether kernels take them all
 _kept: Any = WeakIdKeyDictionary()  # optimizer -> addresses and tables: making one waits for the device
 _controls: Any = WeakIdKeyDictionary()  # optimizer -> by device and numbers of layers and weights
 
@@ -31,16 +33,25 @@ def after_estimate(plan: StepPlan) -> StepPlan:
     return plan._replace(source=None)
 
 
-def can_update(optimizer: Any, plan: StepPlan) -> bool:
-    """Whether the update of a step is one kernel a kind of parameter."""
-    kinds = {(t.tensor.dtype, t.tensor.device): t.tensor for t in optimizer.targets}.values()
-    if not all(wanted(t.device) for t in kinds):
-        return False
-    return all(backend(t).is_triton for t in kinds) and isinstance(fused(plan, optimizer.targets), Fused)
+def kernel_of(optimizer: Any, plan: StepPlan) -> Fused | None:
+    """The update of a step where it is one kernel a kind of parameter; None where torch's operations make it."""
+    found = of_plan(plan)
+    return found if isinstance(found, Fused) and _take(optimizer) else None
+
+
+def _take(optimizer: Any) -> bool:
+    """Whether the kernels take all parameters; asked of each again where one has moved or changed."""
+    tensors = [target.tensor for target in optimizer.targets]
+    seen = os.environ.get(VARIABLE), [(p.data_ptr(), p.dtype, p.is_contiguous()) for p in tensors]
+    held: tuple[Any, bool] | None = _taken.get(optimizer)
+    if held is None or held[0] != seen:
+        taken = all(wanted(p.device) and backend(p).is_triton for p in tensors) and not unfit(optimizer.targets)
+        held = _taken[optimizer] = seen, taken
+    return held[1]
 
 
 class Launches:
-    """The update of a step for which `can_update` holds, see `helene.steps.chunkwise.Moves`.
+    """The update of a step for which there is a kernel, see `helene.steps.chunkwise.Moves`.
 
     Parameters and state come out as by that loop, given equal z. A launch can be neither repeated nor undone, so Ctrl-C
     waits for the last of them.
@@ -48,14 +59,20 @@ class Launches:
     Args:
         optimizer: Whose step it is.
         plan: Of the step, see `after_estimate`.
+        method: Its `kernel_of`.
         coefficients: Of its directions.
         estimate: What takes the step's estimate into h, where kernels do not.
     """
 
     def __init__(
-        self, optimizer: Any, plan: StepPlan, coefficients: Sequence[float], estimate: Moves | None = None
+        self,
+        optimizer: Any,
+        plan: StepPlan,
+        method: Fused,
+        coefficients: Sequence[float],
+        estimate: Moves | None = None,
     ) -> None:
-        self._what = optimizer, plan, coefficients
+        self._what = optimizer, plan, method, coefficients
         self._estimate, self._launched = estimate, False
 
     def make(self) -> None:
@@ -68,12 +85,10 @@ class Launches:
                 launch_all(*self._what)
 
 
-def launch_all(optimizer: Any, plan: StepPlan, coefficients: Sequence[float]) -> None:
+def launch_all(optimizer: Any, plan: StepPlan, method: Fused, coefficients: Sequence[float]) -> None:
     """theta and state ← one step along the sum of coefficients times directions, by the fused kernels."""
     from helene.kernels import launch
 
-    method = fused(plan, optimizer.targets)
-    assert isinstance(method, Fused)
     direction, hypers, sent = optimizer.direction(plan), method.rows(plan), set()
     drawn = factors(optimizer, plan)
     weights = () if drawn is None else coefficients
@@ -117,11 +132,17 @@ def tables(optimizer: Any, plan: StepPlan) -> list[Tiles]:
 
     Directions of low rank are part of it: others have other places.
     """
-    for target in optimizer.targets:
-        optimizer.allocate(target, plan.rules[target.layer], plan.storage[target.layer])
-    tensors = [t for target in optimizer.targets for t in (target.tensor, *optimizer.state[target.tensor].values())]
-    made_of = plan.storage, [tensor.data_ptr() for tensor in tensors], factors(optimizer, plan)
     held: tuple[Any, list[Tiles]] | None = _kept.get(optimizer)
-    if held is None or held[0] != made_of:  # the tables hold their tensors, so no address is used again
-        held = _kept[optimizer] = made_of, tables_of(pieces(optimizer, plan))
+    if held is None or held[0] != _made_of(optimizer, plan):  # the tables hold their tensors, no address comes again
+        made = tables_of(pieces(optimizer, plan))
+        held = _kept[optimizer] = _made_of(optimizer, plan), made
     return held[1]
+
+
+def _made_of(optimizer: Any, plan: StepPlan) -> Any:
+    """What tables follow from."""
+    tensors = [target.tensor for target in optimizer.targets]
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    if any(rule.kept for rule in plan.rules):
+        addresses += [t.data_ptr() for tensor in tensors for t in optimizer.state[tensor].values()]
+    return plan.storage, [rule.kept for rule in plan.rules], addresses, factors(optimizer, plan)

@@ -112,6 +112,22 @@ class Fused(NamedTuple):
 
 def fused(plan: StepPlan, targets: Sequence[Target]) -> Fused | str:
     """The fused update of a step, or the reason why there is none."""
+    found = of_plan(plan)
+    return found if isinstance(found, str) else unfit(targets) or found
+
+
+def unfit(targets: Sequence[Target]) -> str:
+    """Why kernels cannot move all parameters, in one line; empty where they can."""
+    for target in targets:
+        if not target.tensor.is_contiguous():
+            return f"parameter {target.name} is not contiguous"
+        if target.tensor.dtype == torch.float64:
+            return f"parameter {target.name} is float64, the kernels compute in float32"
+    return ""
+
+
+def of_plan(plan: StepPlan) -> Fused | str:
+    """The fused update of a step whose parameters the kernels can move, or the reason why there is none."""
     rule = plan.rules[0]
     if type(rule) not in _FUSED:
         return f"{type(rule).__name__} has no fused update"
@@ -122,11 +138,6 @@ def fused(plan: StepPlan, targets: Sequence[Target]) -> Fused | str:
         return f"the curvature source {plan.source.name!r} is evaluated apart"
     if plan.asks_floors:
         return "a floor is asked once h is up to date"
-    for target in targets:
-        if not target.tensor.is_contiguous():
-            return f"parameter {target.name} is not contiguous"
-        if target.tensor.dtype == torch.float64:
-            return f"parameter {target.name} is float64, the kernels compute in float32"
     if type(rule) in (SGDRule, DecayLastRule) and not any(r.weight_decay for r in plan.rules):
         return Fused(SGD_PLAIN, _FUSED[type(rule)].columns)
     return _FUSED[type(rule)]
