@@ -188,7 +188,8 @@ def _measure(kinds: Any) -> None:
     engine.add_argument(
         "--parts",
         default="micro,overlap,table,memory,zero,profile",
-        help="separated by commas; also compiled, and alone, for shapes of which table has too many copies",
+        help="separated by commas; also compiled, host (of optimizer.step), and alone, for shapes of which table has "
+        "too many copies",
     )
     engine.add_argument("--rounds", type=int, default=11, help="that each time is the median of")
     parallel = add_command(

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from llm_bench.cost.timeline import HostTimers, account, kernels, profile, table
+from llm_bench.cost.timeline import HostTimers, account, kernels, profile, table, timed
 from llm_bench.cost.timing import seconds_of
 from llm_bench.runs.training.checkpoint import Folder
 from llm_bench.runs.training.loop import Training
@@ -133,16 +132,16 @@ def step_account(
         intervals = profile(step, steps)
         found = {**account(intervals, steps), "kernels": kernels(intervals, steps)}
     else:
-        found = _host_account(step, optimizer, timers, steps)
+        found = _host_account(step, timers, steps)
     if engine is not None:
         found |= {"mode": engine.mode, "reason": engine.reason}
     least = _floors(optimizer, module, loss, batch, engine, device)
     return {"device": _name(device), **found, "floors": least}
 
 
-def _host_account(step: Callable[[], Any], optimizer: Any, timers: HostTimers, steps: int) -> dict[str, Any]:
+def _host_account(step: Callable[[], Any], timers: HostTimers, steps: int) -> dict[str, Any]:
     timers.seconds.clear()
-    with _timed_parts(optimizer, timers):
+    with timed(timers, _host_parts()):
         whole = timers.wrap("host", step)
         start = time.perf_counter()
         for _ in range(steps):
@@ -152,24 +151,14 @@ def _host_account(step: Callable[[], Any], optimizer: Any, timers: HostTimers, s
     return {"step_seconds": seconds, "parts": parts, "accounted": (sum(parts.values()) - parts["host"]) / seconds}
 
 
-@contextmanager
-def _timed_parts(optimizer: Any, timers: HostTimers) -> Iterator[None]:
-    """While active, draws, copies and updates are timed under their names."""
+def _host_parts() -> list[tuple[Any, str, str]]:
+    """Draws, copies and updates, see `timed`."""
     from helene import noise
     from helene.evaluation.blocks import Block
+    from helene.steps.base import Base
 
-    places: list[tuple[Any, str, str]] = [(noise, name, "noise") for name in ("normal", "signs", "words")]
-    places += [(Block, "write", "copies")]
-    kept = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in places]
-    for owner, attribute, name in places:
-        setattr(owner, attribute, timers.wrap(name, getattr(owner, attribute)))
-    optimizer.apply = timers.wrap("update", optimizer.apply)
-    try:
-        yield
-    finally:
-        del optimizer.apply
-        for owner, attribute, function in kept:
-            setattr(owner, attribute, function)
+    draws = [(noise, name, "noise") for name in ("normal", "signs", "words")]
+    return [*draws, (Block, "write", "copies"), (Base, "apply", "update")]
 
 
 def _floors(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 
@@ -163,6 +165,15 @@ class HostTimers:
             name = self._open[-1][0]
             self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
         self._last = now
+
+
+@contextmanager
+def timed(timers: HostTimers, places: Iterable[tuple[Any, str, str]]) -> Iterator[None]:
+    """While active, functions are timed: each is an owner, its attribute, and the name that its time counts under."""
+    with ExitStack() as stack:
+        for owner, attribute, name in places:
+            stack.enter_context(patch.object(owner, attribute, timers.wrap(name, getattr(owner, attribute))))
+        yield
 
 
 def kernels(intervals: Sequence[Interval], steps: int, most: int = 12) -> list[dict[str, Any]]:

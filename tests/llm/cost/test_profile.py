@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from helene import MeZO
 from helene import cli as helene_cli
-from llm_bench.cost import step_profile, timeline
+from llm_bench.cost import host_time, step_profile, timeline
 from llm_bench.cost.timeline import HostTimers, Interval, account
 
 RECORDS = Path(timeline.__file__).parents[1] / "records"
@@ -91,10 +93,26 @@ def test_what_was_wrapped_is_put_back() -> None:
     from helene.evaluation.blocks import Block
 
     before = noise.normal, Block.write
-    with step_profile._timed_parts(type("Optimizer", (), {"apply": lambda self: None})(), HostTimers()):
+    with timeline.timed(HostTimers(), step_profile._host_parts()):
         assert noise.normal is not before[0]
         assert Block.write is not before[1]
     assert (noise.normal, Block.write) == before
+
+
+def test_the_hosts_time_of_a_step_is_told_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss that sleeps 2 ms has 4 ms of a step; all parts together are the step."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+
+    def loss() -> torch.Tensor:
+        time.sleep(2e-3)
+        return model(torch.ones(1, 3)).sum()
+
+    start = time.perf_counter()
+    told = host_time.host_account(lambda: MeZO(model.named_parameters(), model=model), loss, steps=5, warmup=3)
+    whole = time.perf_counter() - start
+    assert 4e-3 <= told[host_time.FORWARDS] <= sum(told.values()) <= whole / 5
+    assert set(told) >= {"plan", "update", "launching copies", "looking what has moved", "waiting for the losses"}
 
 
 def test_a_run_is_profiled(toy_data: Path, tmp_path: Path) -> None:
