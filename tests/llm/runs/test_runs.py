@@ -190,6 +190,16 @@ def test_seeds_of_data_and_of_directions_are_apart(env):
     assert other_data["curve"]["dev_loss"][0] != base["curve"]["dev_loss"][0]
 
 
+@pytest.mark.parametrize(("tuning", "changes"), [("full", False), ("lora", True), ("prefix", True)])
+def test_seeds_change_first_order_runs_where_adapters_start_by_seed(tuning, changes, env):
+    """What `plan.test_seeds` goes by. The first look is at the start: LoRA's is the model itself, whatever its A."""
+    one, other = (
+        result_of(opt(method="ft-adam", eps=None, lr=1e-2, tuning=tuning, seed=seed), env)["curve"]["dev_loss"]
+        for seed in (0, 1)
+    )
+    assert (one != other) == changes
+
+
 def test_the_size_of_c_is_known_without_a_trajectory_too(env):
     """Sums that the optimizer keeps against the recorded scalars."""
     kept = result_of(opt(best="copy"), env)["curve"]["c_rms"]
