@@ -116,7 +116,8 @@ def test_an_untrained_row_has_a_run_for_each_set_of_rows_that_it_sees(kind, meth
 @pytest.mark.parametrize(("lr", "left"), [(None, 6 + 1), (1e-5, 1)])
 def test_runs_left_count_the_seeds_that_are_planned(lr, left):
     """Adam on a causal model: six step sizes and one test run, before tuning and after it."""
-    bench, cell = Bench(get_preset("paper"), {"causal": "m"}, Environment("")), Cell("causal", "sst2", "ft-adam", "full")
+    cell = Cell("causal", "sst2", "ft-adam", "full")
+    bench = Bench(get_preset("paper"), {"causal": "m"}, Environment(""))
     found = {}
     for run in plan.tuning_runs(bench.preset, cell, "m", "cpu") if lr else []:
         dev = {"metric": 0.9 if run.lr == lr else 0.5, "loss": 0.5, "option_loss": 0.5, "auc": None}
