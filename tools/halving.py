@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from helene.lab.runs.records import read_jsonl
+from llm_bench.protocol.presets import get_preset
 
 ROWS = Path(__file__).parents[1] / "llm_bench" / "records" / "rows" / "all"
 CUTS = (500, 1000)  # steps after which the better half goes on
@@ -27,14 +28,17 @@ class Cell(NamedTuple):
 
 
 def cells() -> list[Cell]:
-    """All cells of preset ``all`` whose step size was chosen on dev by its metric."""
-    found = []
+    """All cells of preset ``all`` whose grid is whole, whose runs go past the cuts and whose dev metric chose."""
+    found, least = [], len(get_preset("all").multiples)
     for path in sorted(ROWS.glob("*.jsonl")):
         curves: dict[str, dict[float, Mapping[str, Any]]] = {}
         for run in read_jsonl(path):
-            if run.config["role"] == "tune" and run.result["dev"]["metric"] is not None:
+            long = run.config["role"] == "tune" and run.config["steps"] > max(CUTS)
+            if long and run.result["dev"]["metric"] is not None:
                 curves.setdefault(run.config["method"], {})[run.config["lr"]] = run.result["curve"]
         for method, of in curves.items():
+            if len(of) < least:
+                continue
             left = list(of)
             for cut in CUTS:
                 left = ranked(of, left, cut)[: math.ceil(len(left) / 2)]

@@ -14,7 +14,7 @@ from statistics import fmean
 
 from helene.inputs.files import write_text
 from helene.lab.runs.records import read_jsonl
-from llm_bench.protocol.plan import Cell
+from llm_bench.protocol.plan import Cell, test_seeds
 from llm_bench.protocol.presets import SECOND_MODEL, get_preset
 from llm_bench.report.cell_numbers import Numbers
 from llm_bench.report.compare import CONTROLS, TASKS, decidable, duels
@@ -119,9 +119,9 @@ def shown(values: Sequence[float], seeds: int = 1) -> str:
 
 def cell(row: Row, method: str) -> str:
     """What a method came to, or that it was not or cannot be run."""
-    if values := row.results.get(method):
-        return shown(values, 1 if method in CONTROLS else len(get_preset(row.preset).seeds[row.kind]))
     task = Path(row.file).stem.removeprefix(f"{row.kind}-")
+    if values := row.results.get(method):
+        return shown(values, len(test_seeds(get_preset(row.preset), Cell(row.kind, task, method, "full"))))
     cannot = method in UNTRAINED and unsupported(RunConfig(row.model, row.kind, task, method))
     return "cannot be run" if cannot else "not run"
 

@@ -120,7 +120,7 @@ def cell_records(bench: Bench, cell: Cell, found: Mapping[str, Record]) -> CellR
 def _known(bench: Bench, cell: Cell, found: Mapping[str, Record]) -> CellRecords:
     slope = bench.slope_run(cell)
     before, denominator = _finished([slope] if slope else [], found), 1.0
-    wanted = len(bench.preset.seeds[cell.kind])
+    wanted = len(plan.test_seeds(bench.preset, cell))
     if slope is not None:
         if not before:
             tuning = len(bench.preset.multiples)

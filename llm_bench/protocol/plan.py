@@ -11,6 +11,7 @@ from helene.lab.runs.store import Record
 from llm_bench.protocol.paper_tables import PaperTable
 from llm_bench.protocol.presets import TUNING_SEED, Preset
 from llm_bench.runs.config import UNTRAINED, RunConfig
+from llm_bench.runs.methods import is_first_order
 from llm_bench.runs.natural_step import SLOPES, needs_slope
 from llm_bench.runs.untrained import unsupported
 from llm_bench.tasks import get_task
@@ -91,26 +92,26 @@ def tuning_runs(
     return [_config(preset, cell, model, device, {**common, "lr": lr}) for lr in sizes]
 
 
+def test_seeds(preset: Preset, cell: Cell) -> tuple[int, ...]:
+    """The seeds of the cell's test runs: the first alone where another would change nothing.
+
+    A seed changes the rows that are trained on or shown, the directions of a zeroth-order method, or where adapters
+    start. Gradients of all parameters on the same rows know none of these.
+    """
+    seeds = preset.seeds[cell.kind]
+    draws = cell.method not in UNTRAINED and (cell.tuning != "full" or not is_first_order(cell.method))
+    sees = cell.method != "zero-shot" and len({_data_seed(preset, cell, seed) for seed in seeds}) > 1
+    return seeds if draws or sees else seeds[:1]
+
+
 def test_runs(preset: Preset, cell: Cell, model: str, device: str, lr: float | None, **more: Any) -> list[RunConfig]:
     """The runs that are judged: with the chosen step size, on seeds that did not choose it."""
-    if cell.method in UNTRAINED:
-        seeds = preset.seeds[cell.kind]
-        # Only few-shot splits and demonstrations differ by seed.
-        once = cell.kind == "causal" and cell.method != "icl"
-        chosen = seeds[:1] if once else seeds
-        return [
-            _config(preset, cell, model, device, {"data_seed": _data_seed(preset, cell, s, icl=True)}) for s in chosen
-        ]
-    return [
-        _config(
-            preset,
-            cell,
-            model,
-            device,
-            {"lr": lr, "seed": seed, "data_seed": _data_seed(preset, cell, seed), "role": "test", **more},
-        )
-        for seed in preset.seeds[cell.kind]
-    ]
+    runs = []
+    for seed in test_seeds(preset, cell):
+        trained = {} if cell.method in UNTRAINED else {"lr": lr, "seed": seed, "role": "test", **more}
+        data_seed = _data_seed(preset, cell, seed)
+        runs.append(_config(preset, cell, model, device, {"data_seed": data_seed, **trained}))
+    return runs
 
 
 @dataclass(frozen=True)
@@ -155,9 +156,10 @@ def choose(records: Sequence[Record]) -> Choice:
     return Choice(lr, lr in (tried[0][0], tried[-1][0]), tuple(tried))
 
 
-def _data_seed(preset: Preset, cell: Cell, seed: int, icl: bool = False) -> int:
+def _data_seed(preset: Preset, cell: Cell, seed: int) -> int:
+    """Only few-shot splits and demonstrations differ by seed."""
     few = cell.kind == "masked" and preset.k is not None
-    return seed if few or (icl and cell.method == "icl") else 0
+    return seed if few or cell.method == "icl" else 0
 
 
 def _config(preset: Preset, cell: Cell, model: str, device: str, more: Mapping[str, Any]) -> RunConfig:

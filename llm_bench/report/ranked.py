@@ -18,7 +18,7 @@ from llm_bench.report.labels import anchor, label
 Table = Mapping[Cell, tuple[CellRecords, Numbers | None]]
 HEADERS = ("method", "test, %", "95 % interval", "seeds", "steps to target", "seconds to it", "seconds in all", "GiB")
 NUMERIC = (1, 4, 5, 6, 7)  # of these columns
-ROWS = "ʳ marks an interval of the test rows' sampling: no seed changes that result."
+ROWS = "ʳ marks an interval of the test rows' sampling: there is one run, or seeds change nothing."
 CAPTION = (
     "Test metric at the best dev step, mean over seeds, best first. Steps and seconds: medians over seeds, evaluation "
     f"left out; no seconds where runs shared a card. GiB: the most that steps held on the card. {ROWS}"

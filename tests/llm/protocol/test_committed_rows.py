@@ -13,6 +13,7 @@ import pytest
 
 from helene.lab.runs.store import config_key, read_jsonl
 from llm_bench.cli import committed_pages as committed
+from llm_bench.protocol import plan
 from llm_bench.protocol.plan import choose
 from llm_bench.protocol.presets import get_preset
 from llm_bench.runs import methods
@@ -91,8 +92,19 @@ def faults_together(records):
             r.config["rows"] for r in tuning
         }:
             yield f"{cell}: rows that chose the step size are judged"
+        yield from seeds_against_the_plan(cell, tests)
         if isinstance(floor_of(found[0].config) if "helene" in cell[4] else 1.0, str):
             yield from same_floors(cell, tuning)
+
+
+def seeds_against_the_plan(cell, tests):
+    """Where one seed is planned, others make the same run; where several are, they make others."""
+    planned = len(plan.test_seeds(get_preset(cell[0].removeprefix("llm/")), plan.Cell(*cell[2:6])))
+    made = len({tuple(run.result["curve"]["dev_loss"]) for run in tests})
+    if planned == 1 and made > 1:
+        yield f"{cell}: one seed is planned, but another changes the run"
+    if planned > 1 and made == 1 and len(tests) > 1:
+        yield f"{cell}: several seeds are planned, but they change nothing"
 
 
 def same_floors(cell, tuning):
@@ -162,4 +174,18 @@ def test_a_wrong_pair_of_rows_is_found(config, fault):
     good = row("mezo")
     assert list(faults_together(records)) == []
     wrong = [changed(r, config) if r.key == good.key else r for r in records]
+    assert any(fault in said for said in faults_together(wrong))
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "fault"), [("fo-sgd", 1.5, "another changes the run"), ("mezo", 0.0, "they change nothing")]
+)
+def test_seeds_that_the_plan_is_wrong_about_are_found(method, changes, fault):
+    """The curve of one of several equal runs is changed; those of different runs are made the same."""
+    name = "table-3/causal-sst2"
+    tests = [r for r in read_jsonl(committed.RECORDS / "rows" / f"{name}.jsonl") if r.config["role"] == "test"]
+    found = [r for r in tests if r.config["method"] == method]
+    curve = {"curve": {**found[0].result["curve"], "dev_loss": [changes]}}
+    wrong = [changed(r, (), curve) for r in found[: 1 if changes else len(found)]] + (found[1:] if changes else [])
+    assert not [said for said in faults_together(found) if "seeds are planned" in said or "seed is planned" in said]
     assert any(fault in said for said in faults_together(wrong))

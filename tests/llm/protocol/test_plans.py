@@ -14,7 +14,7 @@ from llm_bench.cli import committed_pages
 from llm_bench.data.stream import BatchStream
 from llm_bench.protocol import plan
 from llm_bench.protocol.estimate import ModelSize, estimate, step_bytes
-from llm_bench.protocol.execute import Bench, Clock
+from llm_bench.protocol.execute import Bench, Clock, cell_records
 from llm_bench.protocol.paper_tables import CONTROL, TABLES
 from llm_bench.protocol.plan import Cell, cells, cells_of_table, choose
 from llm_bench.protocol.presets import PRESETS, TUNING_SEED, get_preset
@@ -23,7 +23,7 @@ from llm_bench.protocol.work import counted, typical
 from llm_bench.report.cell_numbers import interval, numbers
 from llm_bench.runs.config import UNTRAINED, RunConfig, from_dict
 from llm_bench.runs.environment import Environment, environment, resolved
-from llm_bench.runs.methods import is_first_order
+from llm_bench.runs.methods import METHODS, is_first_order
 from llm_bench.runs.session import Session
 
 MINILM = Model(22744506, 11917824, 6)
@@ -60,7 +60,7 @@ def test_every_method_of_a_preset_has_the_same_budget(name):
         assert {r.role for r in runs} == {"tune"}
         assert {r.seed for r in runs} == {TUNING_SEED}
         tests = plan.test_runs(preset, cell, "m", "cuda", 1e-3)
-        assert len(tests) == len(preset.seeds[cell.kind])
+        assert len(tests) == len(plan.test_seeds(preset, cell))
         assert TUNING_SEED not in {r.seed for r in tests}
         assert {(r.role, r.lr) for r in tests} == {("test", 1e-3)}
         assert {(r.steps, r.batch_size, r.eval_every) for r in runs} == {
@@ -85,6 +85,48 @@ def test_few_shot_seeds_change_the_data_and_others_only_the_directions():
     causal = plan.test_runs(SMALL, MEZO, "m", "cpu", 1e-6)
     assert [(r.k, r.data_seed, r.seed) for r in causal] == [(None, 0, 0), (None, 0, 1), (None, 0, 2)]
     assert len(plan.test_runs(SMALL, Cell("causal", "sst2", "zero-shot", "full"), "m", "cpu", None)) == 1
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if is_first_order(name)])
+def test_a_method_that_draws_nothing_has_one_test_run(method):
+    """Directions, a start and few-shot rows are what seeds draw; `tests.llm.runs` makes the runs."""
+    one, all_of = (0,), SMALL.seeds
+    for tuning, wanted in (("full", one), ("lora", all_of["causal"]), ("prefix", all_of["causal"])):
+        assert plan.test_seeds(SMALL, Cell("causal", "sst2", method, tuning)) == wanted
+    assert plan.test_seeds(SMALL, Cell("masked", "sst2", method, "full")) == all_of["masked"]
+    assert plan.test_seeds(SMALL, MEZO) == all_of["causal"]
+    (run,) = plan.test_runs(SMALL, Cell("causal", "sst2", method, "full"), "m", "cpu", 1e-6)
+    assert (run.seed, run.data_seed, run.role) == (0, 0, "test")
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "seeds"),
+    [
+        ("causal", "zero-shot", (0,)),
+        ("causal", "linear-probe", (0,)),
+        ("causal", "icl", (0, 1, 2)),
+        ("masked", "zero-shot", (13,)),
+        ("masked", "linear-probe", (13, 21, 42)),
+    ],
+)
+def test_an_untrained_row_has_a_run_for_each_set_of_rows_that_it_sees(kind, method, seeds):
+    assert plan.test_seeds(SMALL, Cell(kind, "sst2", method, "full")) == seeds
+
+
+@pytest.mark.parametrize(("lr", "left"), [(None, 6 + 1), (1e-5, 1)])
+def test_runs_left_count_the_seeds_that_are_planned(lr, left):
+    """Adam on a causal model: six step sizes and one test run, before tuning and after it."""
+    cell = Cell("causal", "sst2", "ft-adam", "full")
+    bench = Bench(get_preset("paper"), {"causal": "m"}, Environment(""))
+    found = {}
+    for run in plan.tuning_runs(bench.preset, cell, "m", "cpu") if lr else []:
+        dev = {"metric": 0.9 if run.lr == lr else 0.5, "loss": 0.5, "option_loss": 0.5, "auc": None}
+        record = Record.of("x", bench.with_settings(run).to_dict(), {"status": "reached", "dev": dev})
+        found[record.key] = record
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bench, "_with_fingerprints", lambda self, config: config)
+        what = cell_records(bench, cell, found)
+    assert (what.wanted, what.left) == (1, left)
 
 
 def test_the_best_dev_metric_is_chosen_then_the_lower_loss_and_edges_are_told():

@@ -17,6 +17,7 @@ from helene.lab.sweeps.executors import InlineExecutor
 from helene.lab.sweeps.sweep import sweep
 from llm_bench.data.stream import BatchStream
 from llm_bench.runs import config as configs
+from llm_bench.runs import methods
 from llm_bench.runs.config import from_dict
 from llm_bench.runs.environment import resolved
 from llm_bench.runs.run import run
@@ -188,6 +189,20 @@ def test_seeds_of_data_and_of_directions_are_apart(env):
     assert other_z["curve"]["dev_loss"][0] == base["curve"]["dev_loss"][0]
     assert other_z["curve"]["dev_loss"][1:] != base["curve"]["dev_loss"][1:]
     assert other_data["curve"]["dev_loss"][0] != base["curve"]["dev_loss"][0]
+
+
+FIRST_ORDER = [name for name in methods.METHODS if methods.is_first_order(name)]
+
+
+@pytest.mark.parametrize(
+    ("method", "tuning"), [*((name, "full") for name in FIRST_ORDER), ("ft-adam", "lora"), ("ft-adam", "prefix")]
+)
+def test_seeds_change_first_order_runs_only_where_adapters_start_by_seed(method, tuning, env):
+    """What `plan.test_seeds` goes by. LoRA's first look is at the model itself, whatever its A."""
+    config = opt(method=method, eps=None, lr=1e-2, tuning=tuning)
+    one, other = (result_of(dataclasses.replace(config, seed=seed), env)["curve"]["dev_loss"] for seed in (0, 1))
+    assert (one != other) == (tuning != "full")
+    assert one[0] != one[-1], "nothing moved"
 
 
 def test_the_size_of_c_is_known_without_a_trajectory_too(env):

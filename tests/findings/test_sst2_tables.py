@@ -1,0 +1,137 @@
+"""What docs/findings/language_models.md tells of all methods on SST-2, against the committed records."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+from helene.lab.runs.records import read_jsonl
+from helene.lab.runs.store import Record
+from llm_bench.protocol import speed
+from llm_bench.protocol.plan import Cell, choose
+from llm_bench.protocol.plan import test_seeds as planned_seeds
+from llm_bench.protocol.presets import get_preset
+from llm_bench.report.cell_numbers import Numbers, numbers
+from llm_bench.report.compare import lead
+from tests.findings.committed import LLM, ROOT, table
+
+PAGE = "docs/findings/language_models.md"
+LABELS = {
+    "ft-adam": "Adam, by backpropagation",
+    "zo-adam": "ZO-Adam",
+    "helene-backprop": "HELENE, h by backpropagation (Algorithm 2)",
+    "mezo": "MeZO",
+    "zo-sgd-mmt": "MeZO with momentum (ZO-SGD-MMT)",
+    "helene-corrected": "HELENE, h corrected for its bias",
+    "helene": "HELENE, Algorithm 1",
+}
+
+
+def words(page: str) -> str:
+    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+def runs(method: str, role: str, preset: str = "all") -> list[Record]:
+    """By seed; of test runs as many as are planned."""
+    found = read_jsonl(LLM / "rows" / preset / "causal-sst2.jsonl")
+    some = [r for r in found if (r.config["method"], r.config["role"], r.config["tuning"]) == (method, role, "full")]
+    planned = planned_seeds(get_preset(preset), Cell("causal", "sst2", method, "full"))
+    return [r for r in sorted(some, key=lambda r: r.config["seed"]) if role == "tune" or r.config["seed"] in planned]
+
+
+def numbers_of(method: str) -> Numbers:
+    found = numbers(runs(method, "test"))
+    assert found is not None
+    return found
+
+
+def test_the_table_of_all_methods():
+    """The best mean first; milliseconds of runs that had the card alone."""
+    expected = []
+    for method in sorted(LABELS, key=lambda method: -numbers_of(method).mean):
+        tests, tuning, found = runs(method, "test"), runs(method, "tune"), numbers_of(method)
+        choice = choose(tuning)
+        (forwards,) = {r.result["forwards"] for r in tests}
+        alone = [speed.steady_seconds(r.result) for r in [*tuning, *tests] if speed.had_the_card_alone(r)]
+        whole = len(alone) == len([*tuning, *tests])
+        assert {r.config["lr"] for r in tests} == {choice.lr}
+        assert found.bytes is not None
+        assert found.forwards is not None
+        expected.append(
+            [
+                LABELS[method],
+                f"{len(tuning)}{' †' * choice.edge}",
+                ", ".join(f"{value / 100:.3f}" for value in found.values),
+                f"{found.mean / 100:.3f}",
+                f"{forwards:,}",
+                "not reached" if math.isinf(found.forwards) else f"{found.forwards:,.0f}",
+                f"{found.bytes / 1e9:.1f}",
+                f"{1e3 * median(filter(None, alone)):.1f}" if whole else "",
+            ]
+        )
+    assert table(PAGE, "| method | step sizes tried | test accuracy | mean")[1:] == expected
+    (target,) = {r.config["target"] for method in LABELS for r in runs(method, "test")}
+    assert f"forwards to {target} on dev" in words(PAGE)
+    assert choose(runs("zo-adam", "tune")).lr == max(r.config["lr"] for r in runs("zo-adam", "tune")), "†: the largest"
+    (adam,) = runs("ft-adam", "test")
+    assert f"Adam makes {adam.config['steps']} steps of {adam.config['batch_size']} examples." in words(PAGE)
+    learned = [numbers_of(method) for method in LABELS if math.isfinite(numbers_of(method).forwards or math.inf)]
+    errors = {math.sqrt(n.mean * (100 - n.mean) / n.test_rows) / 100 for n in learned}
+    assert f"standard error of an accuracy is {max(errors):.3f} where a method learned" in words(PAGE)
+
+
+def test_with_h_by_backpropagation_helene_ties_with_mezo():
+    page, backprop, mezo = words(PAGE), numbers_of("helene-backprop"), numbers_of("mezo")
+    tie = lead(backprop, mezo)
+    assert not tie.sure
+    assert f"difference of the means is {tie.points / 100:.3f} ± {(tie.high - tie.low) / 200:.3f} (95 %)" in page
+    forwards = [runs(method, "test")[0].result["forwards"] for method in ("helene-backprop", "mezo")]
+    more, memory = f"{100 * (forwards[0] / forwards[1] - 1):.0f} % more forwards", backprop.bytes / mezo.bytes
+    assert f"so {more}. Its memory is {memory:.1f} times MeZO's" in page
+    for other in (PAGE, "docs/choosing.md"):
+        assert f"for {more} and {memory:.1f} times the memory" in words(other)
+    assert f"HELENE has MeZO's {mezo.mean / 100:.2f} as well" in page
+    assert f"{backprop.mean / 100:.2f}" == f"{mezo.mean / 100:.2f}"
+    assert "By backpropagation it ties" in words("README.md")
+
+
+def test_where_backpropagation_gives_it_h_has_next_to_no_effect():
+    """Coordinates above the floor, of all that there are; and the step size of MeZO with momentum."""
+    for run in [*runs("helene-backprop", "test"), *runs("helene-backprop", "test", "parts")]:
+        layers = run.result["optimizer"]["layers"]
+        above = sum(layer["dimension"] * layer["share_above_floor"] for layer in layers)
+        assert above / sum(layer["dimension"] for layer in layers) < 1e-5
+    assert words(PAGE).count("above the floor in fewer than one coordinate of 100,000") == 2, (
+        "of whole runs and of parts"
+    )
+    ((lr,),) = {tuple({r.config["lr"] for r in runs(m, "test")}) for m in ("helene-backprop", "zo-sgd-mmt")}
+    assert f"The best lr is that of MeZO with momentum, {lr:.0e}".replace("e-0", "e-") in words(PAGE)
+
+
+def test_correcting_h_for_its_bias_mends_nothing():
+    gain = lead(numbers_of("helene-corrected"), numbers_of("helene"))
+    assert not gain.sure
+    told = f"difference of the means is {gain.points / 100:.3f} ± {(gain.high - gain.low) / 200:.3f}. "
+    tuned = max(r.result["dev"]["metric"] for r in runs("helene-corrected", "tune"))
+    one, two, three = (f"{r.result['dev']['metric']:.3f}" for r in runs("helene-corrected", "test"))
+    told += f"The chosen step size has {tuned:.3f} on dev in tuning, then {one}, {two} and {three} in the test runs."
+    assert told in words(PAGE)
+
+
+def test_first_tuning_runs():
+    """Of CB and COPA, of methods whose other runs are open."""
+    found = {}
+    for task in ("cb", "copa"):
+        for run in read_jsonl(LLM / "rows" / "all" / f"causal-{task}.jsonl"):
+            if run.config["role"] != "measure" and run.config["method"] in ("ft-adam", "helene-backprop", "mezo"):
+                found.setdefault((task, run.config["method"]), []).append(run)
+    dev = {key: max(r.result["dev"]["metric"] for r in of if r.config["role"] == "tune") for key, of in found.items()}
+    assert {key: len(of) for key, of in found.items() if key[1] != "mezo"} == dict.fromkeys(set(dev) - _MEZO, 1)
+    page = words(PAGE)
+    assert f"Adam by backpropagation has {dev['cb', 'ft-adam']:.2f} on dev, HELENE with h by backpropagation" in page
+    assert f"by backpropagation {dev['cb', 'helene-backprop']:.2f}. Their other runs are open." in page
+    assert f"Adam by backpropagation has {dev['copa', 'ft-adam']:.2f} on dev with the first of its step sizes" in page
+    assert f"MeZO's best has {dev['copa', 'mezo']:.2f}. Adam's other runs are open." in page
+
+
+_MEZO = {("cb", "mezo"), ("copa", "mezo")}
