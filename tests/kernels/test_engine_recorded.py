@@ -376,7 +376,7 @@ def test_a_missing_minibatch_of_the_source_is_told_at_the_first_step():
             step(batch_of(1))
 
 
-@pytest.mark.parametrize(("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine)])
+@pytest.mark.parametrize(("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine), (MeZO, Engine)])
 def test_a_forward_that_makes_a_buffer_anew_is_recorded_once(method, engine_of):
     model, twin, engine, second = pair_of(method, engine_of)
     for each in (model, twin):
