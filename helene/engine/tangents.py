@@ -69,7 +69,7 @@ class TangentEngine(RecordingEngine):
             owned = tuple(id(target.tensor) for target in targets)
             key = layout.key, owned
             if owned not in self._drawn:
-                self._drawn[owned] = Drawn(targets, [target.tensor.numel() for target in targets])
+                self._drawn[owned] = Drawn(targets, [t.tensor.numel() for t in targets], wide=True)
             drawn = self._drawn[owned]
             if not self._recordings.is_new(key):
                 drawn.draw(direction, length)

@@ -148,9 +148,10 @@ def test_an_interrupted_update_is_made_once(monkeypatch):
     assert engine.optimizer.steps_made == 7
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_recorded_tangents_give_the_optimizers_steps(dtype):
-    model, twin, engine, second = pair_of(ForwardGrad, TangentEngine, dtype)
+@pytest.mark.parametrize("distribution", ["gaussian", "rademacher", "sphere"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_recorded_tangents_give_the_optimizers_steps(dtype, distribution):
+    model, twin, engine, second = pair_of(ForwardGrad, TangentEngine, dtype, distribution=distribution)
     modes = []
     for step in range(1, 9):
         batch = batch_of(step, 6 if step % 3 else 4, dtype)
