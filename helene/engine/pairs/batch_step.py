@@ -164,12 +164,12 @@ class BatchStep:
             graphs = [torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()]
             try:
                 return self._capture(graphs, update, apart)
-            except Exception:
-                self.shared.pool = None
+            except BaseException as error:
+                self.graph = self.tail = self.shared.pool = None
                 give_up(graphs, here)
-                if self._copies is not None:  # else the schedule was wrong, and another may do
+                if self._copies is not None or not isinstance(error, Exception):
                     self._copies = None
-                    raise
+                    raise  # else the schedule was wrong, and another may do
         raise RuntimeError(_UNPREDICTABLE)
 
     def _capture(self, graphs: list[torch.cuda.CUDAGraph], update: Callable[[], None], apart: bool) -> None:
