@@ -49,6 +49,7 @@ class BatchStep:
         self._calls: list[Call] | None = None
         self._resident: set[int] = set()
         self._copies: Copies | None = None
+        self._buffers: list[Tensor] = []  # what the graph may read; the model may since have made others
 
     @property
     def schedule(self) -> Schedule | None:
@@ -154,6 +155,7 @@ class BatchStep:
         Raises:
             RuntimeError: If something in the forward cannot be captured.
         """
+        self._buffers = list(self.shared.model.buffers())
         if repeat:
             self.graph = Repeated(lambda: self._enqueue(None if apart else update))
             self.tail = Repeated(update) if apart else None
