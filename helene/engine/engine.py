@@ -112,7 +112,7 @@ class Engine:
         self._mode = self._reason = self._plain_reason = ""
         self._loss = loss or _default_loss
         device = optimizer.targets[0].tensor.device
-        self._gradients = Gradients(model, self._loss, device, Recordings(device, capture, max_shapes))
+        self._gradients = Gradients(model, self._loss, device, Recordings(device, capture, max_shapes, model))
         self._shared: Shared
         self._steps: Steps
         plan = optimizer.foresee()

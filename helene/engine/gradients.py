@@ -62,7 +62,7 @@ class Gradients:
             self.replayed = computed[2:]
             return list(self.replayed), computed[0].clone()
         found = mean_gradient(lambda: self._plain(batch), params)  # or its error
-        self._watch = ModelWatch(self.model)
+        self._watch.look()
         self.recordings.keep(key)
         return found
 
@@ -76,7 +76,7 @@ class Gradients:
             with torch.enable_grad():
                 loss = self.loss(self.model, batch)
                 found = torch.autograd.grad(loss, list(params), allow_unused=True)
-            self._watch = ModelWatch(self.model)  # a forward that Python has run may have made a buffer anew
+            self._watch.look()
             value = as_loss(loss)
             for kept, gradient in zip(memory, found, strict=True):
                 if gradient is None:

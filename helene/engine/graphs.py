@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import gc
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+
+from helene.evaluation.undo import Undo
 
 
 class Recorded(Protocol):
@@ -32,16 +35,35 @@ _failed: list[torch.cuda.CUDAGraph] = []  # the allocator may still ask them whi
 def capturing(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
     """Inside, this thread's work on the GPU goes into the graph. No garbage is collected meanwhile: a graph that is
     destroyed during a capture makes the capture fail.
+
+    An interrupt comes out as itself; torch would hide it behind an error about work that it has left unfinished.
     """
-    enabled = gc.isenabled()
-    gc.disable()
+    undo, handled = Undo(), sys.exception()
     try:
-        stream = _stream(torch.cuda.current_device())
-        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            yield
+        try:
+            if gc.isenabled():
+                undo.note(gc.enable)
+                gc.disable()
+            stream = _stream(torch.cuda.current_device())
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                yield
+        except Exception as error:
+            if (interrupt := _interrupt_behind(error, handled)) is not None:
+                raise interrupt from None
+            raise
+        finally:
+            undo.run()
     finally:
-        if enabled:
-            gc.enable()
+        undo.run()
+
+
+def _interrupt_behind(error: BaseException | None, handled: BaseException | None) -> BaseException | None:
+    """What other than an `Exception` led to an error, after what was being handled before."""
+    while error is not None and error is not handled:
+        if not isinstance(error, Exception):
+            return error
+        error = error.__context__
+    return None
 
 
 @functools.cache

@@ -58,6 +58,7 @@ class GroupEngine(RecordingEngine):
         super().__init__(model, optimizer, loss, **options)
         self.optimizer: GroupedMeZO = optimizer
         self._indices = None if doubled is None else dict(doubled)
+        self._model_watch = ModelWatch(model)
         self._forget(optimizer.foresee())
 
     def step(self, batch: Any) -> Tensor:
@@ -81,7 +82,7 @@ class GroupEngine(RecordingEngine):
         optimizer: Any = self.optimizer
         layout, recordings = batches.Layout(batch), self._recordings
         plan = optimizer.plan()
-        if self._watches[0].changed() or self._watches[1].changed(plan):
+        if self._model_watch.changed() or self._optimizer_watch.changed(plan):
             self._forget(plan)
         factors, probing, probe = optimizer.factors(plan), plan.probing, optimizer.probe
         key = layout.key, factors, probing.eps
@@ -94,12 +95,15 @@ class GroupEngine(RecordingEngine):
             loss = optimizer.step(lambda: self.loss(self.model, batches.moved(batch, self._device)))
         finally:
             probe.recorded = None
+        if losses is None:
+            self._model_watch.look()
         recordings.keep(key)
         return cast(Tensor, loss)
 
     def _forget(self, plan: StepPlan) -> None:
         self._recordings.forget()
-        self._watches = ModelWatch(self.model), OptimizerWatch(self.optimizer, plan)
+        self._model_watch.look()
+        self._optimizer_watch = OptimizerWatch(self.optimizer, plan)
 
     def _forwards(self, static: Any, plan: StepPlan, factors: Factors) -> Compute:
         """What computes the losses of both sides, shape (2, examples)."""
@@ -111,6 +115,7 @@ class GroupEngine(RecordingEngine):
             factors.forget()  # copies in the dtype of products belong to the graph
             sides = [probe.losses(lambda: self.loss(self.model, static), factors, side) for side in (eps, -eps)]
             factors.forget()
+            self._model_watch.look()
             return (torch.stack(sides),)
 
         of_both = probe.twin()  # so that what it notes stays its own
@@ -120,6 +125,7 @@ class GroupEngine(RecordingEngine):
             batch = batches.twice(static, self._indices or {})
             both: Tensor = of_both.losses(lambda: self.loss(self.model, batch), Mirrored(factors), eps)
             factors.forget()
+            self._model_watch.look()
             return (both.view(2, -1),)
 
         forwards = one_by_one

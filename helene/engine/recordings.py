@@ -20,12 +20,16 @@ Compute = Callable[[], Computed]
 
 
 class _Shape:
-    """What is known of a batch shape: where its batches go, what was recorded and gives what, why nothing was."""
+    """What is known of a batch shape: where its batches go, what was recorded and gives what, why nothing was.
+
+    It keeps the buffers that a recording may read: the model may since have made others.
+    """
 
     def __init__(self) -> None:
         self.static: Static | None = None
         self.recorded: Recorded | None = None
         self.computed: Computed = ()
+        self.buffers: list[Tensor] = []
         self.refused = ""
 
 
@@ -37,6 +41,7 @@ class Recordings:
         capture: Whether to use CUDA graphs. "repeat" makes the calls anew in the place of a replay: for tests on a
             machine without a GPU.
         max_shapes: Shapes that are kept.
+        model: Whose buffers recordings may read, if they read any.
 
     Attributes:
         mode: How the last tensors were computed: "graph" or "plain".
@@ -46,9 +51,16 @@ class Recordings:
         ValueError: If ``max_shapes`` is below 1.
     """
 
-    def __init__(self, device: torch.device, capture: bool | Literal["repeat"], max_shapes: int) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        capture: bool | Literal["repeat"],
+        max_shapes: int,
+        model: nn.Module | None = None,
+    ) -> None:
         numeric.whole(max_shapes, "max_shapes", 1, 1 << 62, f"{MAX_SHAPES} is usual")
         self._device, self._repeat, self._max_shapes = device, capture == "repeat", max_shapes
+        self._model = model
         self._refused = self.mode = self.reason = ""
         if not capture:
             self._refused = "capture=False"
@@ -99,6 +111,7 @@ class Recordings:
 
     def _record(self, shape: _Shape, layout: Layout, prepare: Callable[[Any], Compute]) -> None:
         shape.static = Static(layout, self._device)
+        shape.buffers = [] if self._model is None else list(self._model.buffers())
         compute = prepare(shape.static.batch)
         if self._repeat:
             shape.recorded = Repeated(_into(shape, compute))
@@ -158,7 +171,7 @@ class RecordingEngine:
         self._recordings = self._more_recordings()
 
     def _more_recordings(self) -> Recordings:
-        return Recordings(self._device, self._capture, self._max_shapes)
+        return Recordings(self._device, self._capture, self._max_shapes, self.model)
 
     @property
     def mode(self) -> str:

@@ -69,7 +69,7 @@ class TangentEngine(RecordingEngine):
             owned = tuple(id(target.tensor) for target in targets)
             key = layout.key, owned
             if owned not in self._drawn:
-                self._drawn[owned] = Drawn(targets, [target.tensor.numel() for target in targets])
+                self._drawn[owned] = Drawn(targets, [t.tensor.numel() for t in targets], wide=True)
             drawn = self._drawn[owned]
             if not self._recordings.is_new(key):
                 drawn.draw(direction, length)
@@ -77,7 +77,7 @@ class TangentEngine(RecordingEngine):
             if computed is not None:
                 return computed[0].clone(), computed[1]
             made = primal_and_tangent(lambda: self._plain(batch), targets, tangents_of(targets, direction, length))
-            self._watch = ModelWatch(self.model)
+            self._watch.look()
             self._recordings.keep(key)
             return made
 
@@ -88,7 +88,7 @@ class TangentEngine(RecordingEngine):
             parts = zip(drawn.parts, targets, strict=True)
             tangents = [part.view(t.tensor.shape).to(t.tensor.dtype) for part, t in parts]
             made = primal_and_tangent(lambda: self.loss(self.model, batch), targets, tangents)
-            self._watch = ModelWatch(self.model)  # a forward that Python has run may have made a buffer anew
+            self._watch.look()
             return made
 
         return compute

@@ -20,7 +20,12 @@ class ModelWatch:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._modules = list(model.modules())
+        self._model = model
+        self.look()
+
+    def look(self) -> None:
+        """Take the model as it is now: a forward that Python has run may have made a buffer anew."""
+        self._modules = list(self._model.modules())
         self._children = [m._modules for m in self._modules if m._modules]
         held = [(m._parameters, m._buffers) for m in self._modules]
         self._held = [d for pair in held for d in pair if d]
@@ -29,7 +34,7 @@ class ModelWatch:
         self._seen = self._now()
 
     def changed(self) -> bool:
-        """Whether anything is other than when this was made."""
+        """Whether anything is other than at the last look."""
         return self._now() != self._seen
 
     def _now(self) -> tuple[Any, ...]:

@@ -53,26 +53,27 @@ class Target(NamedTuple):
 
 
 class Drawn:
-    """Elements of directions for each of some parameters, float32, in memory that stays; 0 before the first `draw`.
+    """Elements of directions for each of some parameters, in memory that stays; 0 before the first `draw`.
 
     Args:
         targets: The parameters.
         sizes: How many of each: the first of its elements, or more than it has.
+        wide: Whether those of float64 parameters are float64; else all are float32.
 
     Attributes:
-        flats: All of them on a device, one axis.
+        flats: All of them on a device and of a dtype, one axis.
         parts: Those of each parameter, views of these.
     """
 
-    def __init__(self, targets: Sequence[Target], sizes: Sequence[int]) -> None:
-        self._ids, places, ends = [target.id for target in targets], [], dict[torch.device, int]()
+    def __init__(self, targets: Sequence[Target], sizes: Sequence[int], wide: bool = False) -> None:
+        self._ids, places, ends = [target.id for target in targets], [], dict[tuple[torch.device, torch.dtype], int]()
         for target, size in zip(targets, sizes, strict=True):
-            device = target.tensor.device
-            start = ends.get(device, 0)
-            places.append((device, start, size))
-            ends[device] = start + -(-size // _ALIGNED) * _ALIGNED
-        self.flats = {device: torch.zeros(end, device=device) for device, end in ends.items()}
-        self.parts = [self.flats[device][start : start + size] for device, start, size in places]
+            kind = target.tensor.device, compute_dtype(target.tensor.dtype) if wide else torch.float32
+            start = ends.get(kind, 0)
+            places.append((kind, start, size))
+            ends[kind] = start + -(-size // _ALIGNED) * _ALIGNED
+        self.flats = {kind: torch.zeros(end, device=kind[0], dtype=kind[1]) for kind, end in ends.items()}
+        self.parts = [self.flats[kind][start : start + size] for kind, start, size in places]
         self._launched: list[tuple[Any, Any]] = []  # tables of what is drawn, with the step that they read
 
     def draw(self, direction: Direction, radius: float = 1.0) -> None:
@@ -82,7 +83,8 @@ class Drawn:
             return
         for part, parameter in zip(self.parts, self._ids, strict=True):
             for start, end in chunks(part.numel(), part.device):
-                torch.mul(direction.chunk(parameter, start, end, part.device), radius, out=part[start:end])
+                z = direction.chunk(parameter, start, end, part.device, part.dtype)
+                torch.mul(z, radius, out=part[start:end])
 
     def _launch(self, direction: Direction, radius: float) -> None:
         """Perturbed copies of zeros."""
@@ -98,7 +100,7 @@ class Drawn:
             flat.zero_()
         for table, control in self._launched:
             control.send((direction.seed, direction.step, direction.draw), radius)
-            flat = self.flats[table.base.device]
+            flat = self.flats[table.base.device, torch.float32]
             launch.perturb(table, flat, None, control.key, control.values, signs=direction.signs)
 
 

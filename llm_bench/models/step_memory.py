@@ -101,13 +101,14 @@ def predict(
     like = optimizer([nn.Parameter(torch.zeros(1, dtype=targets[0].tensor.dtype))])
     state, update = _state_bytes(like, targets), _update_peak(like, targets)
     first_order = isinstance(like, FirstOrder)
+    backwards = first_order + like.source.has_backward  # whose gradients a step holds at once
 
     def plain() -> Prediction:
         scratch = 0 if first_order else _stack_bytes(module, targets, run)
-        if first_order or like.source.has_backward:
-            peak, gradients = _backward_peak(run, tensors, targets)
-            held = max(peak, gradients + update) - gradients
-            return Prediction(weights, state, scratch, gradients, held, 2 * workspace_bytes)
+        if backwards:
+            peak, gradient = _backward_peak(run, tensors, targets)
+            held = max(peak - gradient, update)
+            return Prediction(weights, state, scratch, backwards * gradient, held, 2 * workspace_bytes)
         held = max(_forward_peak(run, tensors), update)
         return Prediction(weights, state, scratch, 0, held, workspace_bytes)
 
@@ -115,9 +116,10 @@ def predict(
     copied = sum(blocks(x.nbytes) for x in tree_leaves(batch) if isinstance(x, Tensor))
 
     def by_graph() -> Prediction:
-        """The gradient is kept, and the graph makes another one."""
-        peak, gradients = _backward_peak(run, tensors, targets)
-        return Prediction(weights + copied, state, 0, gradients, max(peak, update), 2 * workspace_bytes)
+        """Each gradient is kept, and its graph makes another one."""
+        peak, gradient = _backward_peak(run, tensors, targets)
+        held = max(backwards * peak, update)
+        return Prediction(weights + copied, state, 0, backwards * gradient, held, 2 * workspace_bytes)
 
     def captured() -> Prediction:
         schedule, held = _engine_peak(module, targets, run, tensors)

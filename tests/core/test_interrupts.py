@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,7 +19,9 @@ from torch.autograd import forward_ad
 
 import helene
 from helene import Trajectory
-from helene.engine import Engine
+from helene.engine import Engine, graphs
+from helene.engine.pairs import batch_step
+from helene.engine.pairs.batch_step import BatchStep
 from helene.engine.sharded import _InPlace
 from helene.evaluation.swap import CALLED_ELSEWHERE
 from helene.evaluation.undo import deferred_interrupts
@@ -108,7 +111,7 @@ def _surroundings(net: nn.Module) -> list[Any]:
     """What no step may leave changed."""
     hooks = [[*m._forward_hooks, *m._forward_pre_hooks, *m._forward_hooks_always_called] for m in net.modules()]
     modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch._C._len_torch_dispatch_stack()
-    return [hooks, modes, forward_ad._current_level, torch.backends.cuda.math_sdp_enabled()]
+    return [hooks, modes, forward_ad._current_level, torch.backends.cuda.math_sdp_enabled(), gc.isenabled()]
 
 
 class Twin:
@@ -211,6 +214,99 @@ def test_an_interrupted_step_is_whole_or_was_not_made(case: str) -> None:
         _step(optimizer, net)
         seen = Seen(net, optimizer)
         assert seen == twin.after(seen.step), place
+
+
+class Graph:
+    """In the place of a CUDA graph: what it was shown is called anew."""
+
+    shown: ClassVar[list[Graph]] = []  # the one that is being recorded
+
+    def replay(self) -> None:
+        raise AssertionError("a graph that was given up is replayed")
+
+
+class Capturing:
+    """In the place of ``torch.cuda.graph``.
+
+    Attributes:
+        hides: Whether an error ends the capture with one of its own, as torch's does where streams were not joined.
+    """
+
+    hides = True
+
+    def __init__(self, graph: Graph, **_: Any) -> None:
+        self.graph = graph
+
+    def __enter__(self) -> None:
+        Graph.shown[:] = [self.graph]
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        Graph.shown.clear()
+        if kind is not None and self.hides:
+            raise RuntimeError("capture has unjoined work")
+
+
+def _captured(monkeypatch: pytest.MonkeyPatch) -> Build:
+    """Makes engines that go the way of a capture."""
+    enqueue = BatchStep._enqueue
+
+    def shown(self: BatchStep, update: Any) -> None:
+        for graph in Graph.shown:
+            graph.replay = lambda: enqueue(self, update)  # type: ignore[method-assign]
+        enqueue(self, update)
+
+    monkeypatch.setattr(BatchStep, "_enqueue", shown)
+    monkeypatch.setattr(graphs, "_stream", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", Capturing)
+    for name in ("current_device", "current_stream", "graph_pool_handle"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: None)
+
+    def build(net: nn.Module) -> Engine:
+        engine = _engine(net)
+        engine._steps._no_graph = ""
+        return engine
+
+    return build
+
+
+@pytest.mark.filterwarnings("ignore:steps run without a CUDA graph. no CUDA device:UserWarning")
+@pytest.mark.parametrize("hides", [False, True])
+def test_an_interrupted_capture_is_given_up_and_made_anew(hides: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C at every line of the engine in the step that captures: torch is put right, the next step captures."""
+    given_up: list[Any] = []
+    build = _captured(monkeypatch)
+    monkeypatch.setattr(Capturing, "hides", hides)
+    monkeypatch.setattr(batch_step, "give_up", lambda begun, _: given_up.append(begun))
+    begun = Graph.shown
+
+    def stepped() -> tuple[nn.Module, Engine]:
+        net = block()
+        engine = build(net)
+        _step(engine, net)
+        return net, engine
+
+    net, engine = stepped()
+    second = [at for at in places(lambda: _step(engine, net), of_engine) if at[1] == 0][::SLICE]  # ahead of the replay
+    assert engine.mode == "graph"
+    twin = Twin(build, block())
+    inside = 0
+    for place in second:
+        net, engine = stepped()
+        begun.clear()
+        given_up.clear()
+        assert _interrupt(net, engine, twin, Lines(of_engine, place)), place
+        inside += len(given_up)
+        for _ in range(2):
+            _step(engine, net)
+        assert engine.mode == "graph", place
+        seen = Seen(net, engine)
+        assert seen == twin.after(seen.step), place
+    assert inside > 0.3 * len(second)
+
+
+def of_engine(name: str) -> bool:
+    return "/helene/engine/" in name
 
 
 def of_probes(name: str) -> bool:

@@ -124,6 +124,56 @@ def test_a_doubled_batch_that_does_not_do_is_told_and_done_without(fault):
     assert not engine.doubled
 
 
+def halved_in_eval(model, batch):
+    return (losses(model, batch) + model.shift) * (1.0 if model.training else 0.5)
+
+
+def shifted():
+    model = made(Plain, torch.float64).train()
+    model.register_buffer("shift", torch.zeros(1))
+    twin = copy.deepcopy(model)
+    return model, twin, *(GroupedMeZO(m.named_parameters(), 0.1, groups=3, eps=1e-2) for m in (model, twin))
+
+
+def moved_in_memory(model):
+    model.head.weight.data = model.head.weight.detach().clone()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.eval(),
+        lambda model: setattr(model, "shift", torch.ones(1)),
+        lambda model: model.register_forward_hook(lambda module, args, out: 2 * out),
+        moved_in_memory,
+    ],
+    ids=["mode", "buffer", "hook", "memory"],
+)
+def test_a_model_that_has_changed_is_looked_at_anew(change):
+    model, twin, first, second = shifted()
+    engine, modes = GroupEngine(model, first, halved_in_eval, capture="repeat"), []
+    for step in range(1, 7):
+        if step == 4:
+            change(model)
+            change(twin)
+        ours = engine.step(batch_of(step))
+        assert torch.equal(ours, second.step(lambda step=step: halved_in_eval(twin, batch_of(step))))
+        assert all(map(torch.equal, model.parameters(), twin.parameters()))
+        modes.append(engine.mode)
+    assert modes == ["plain", "graph", "graph"] * 2
+
+
+@pytest.mark.parametrize("doubled", [None, {}])
+def test_a_forward_that_makes_a_buffer_anew_is_recorded_once(doubled):
+    model, _, optimizer, _ = shifted()
+    model.register_forward_pre_hook(lambda module, _: setattr(module, "shift", torch.zeros(1)))
+    engine, modes = GroupEngine(model, optimizer, halved_in_eval, capture="repeat", doubled=doubled), []
+    for step in range(1, 5):
+        engine.step(batch_of(step))
+        modes.append(engine.mode)
+    assert modes == ["plain", "graph", "graph", "graph"]
+
+
 def test_a_loss_that_is_not_finite_moves_nothing_and_the_run_goes_on():
     model = made(Plain, torch.float32)
     optimizer = GroupedMeZO(model.named_parameters(), 0.1, groups=3)

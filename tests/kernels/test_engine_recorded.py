@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from contextlib import nullcontext
 
 import pytest
@@ -148,9 +150,10 @@ def test_an_interrupted_update_is_made_once(monkeypatch):
     assert engine.optimizer.steps_made == 7
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_recorded_tangents_give_the_optimizers_steps(dtype):
-    model, twin, engine, second = pair_of(ForwardGrad, TangentEngine, dtype)
+@pytest.mark.parametrize("distribution", ["gaussian", "rademacher", "sphere"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_recorded_tangents_give_the_optimizers_steps(dtype, distribution):
+    model, twin, engine, second = pair_of(ForwardGrad, TangentEngine, dtype, distribution=distribution)
     modes = []
     for step in range(1, 9):
         batch = batch_of(step, 6 if step % 3 else 4, dtype)
@@ -376,7 +379,7 @@ def test_a_missing_minibatch_of_the_source_is_told_at_the_first_step():
             step(batch_of(1))
 
 
-@pytest.mark.parametrize(("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine)])
+@pytest.mark.parametrize(("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine), (MeZO, Engine)])
 def test_a_forward_that_makes_a_buffer_anew_is_recorded_once(method, engine_of):
     model, twin, engine, second = pair_of(method, engine_of)
     for each in (model, twin):
@@ -391,6 +394,43 @@ def test_a_forward_that_makes_a_buffer_anew_is_recorded_once(method, engine_of):
     assert all(map(torch.equal, model.parameters(), twin.parameters()))
     # After step 4 tangents are recorded anew: it looks whether the loss draws, and makes a buffer.
     assert modes[5:] == ["graph"] * 2
+
+
+@pytest.mark.parametrize(
+    ("method", "engine_of"),
+    [(SGD, GradientEngine), (ForwardGrad, TangentEngine), (MeZO, Engine), (GroupedMeZO, GroupEngine)],
+)
+def test_a_buffer_that_a_graph_reads_lives_as_long_as_the_graph(method, engine_of):
+    """A larger batch has the model make a larger one; the graph of the first shape reads the first one's memory."""
+    model = made()
+    model.idle.requires_grad_(False)
+    model.register_buffer("cache", torch.zeros(0))
+
+    def grows(module, args):
+        if len(args[0]) > len(module.cache):
+            module.cache = torch.ones(len(args[0]))
+
+    model.register_forward_pre_hook(grows)
+    engine = engine_of(
+        model,
+        method([p for p in model.parameters() if p.requires_grad], 0.01),
+        lambda m, b: (m(b["x"]).square().sum(1) * m.cache[: len(b["x"])]).mean(),
+        capture="repeat",
+    )
+    for step in range(1, 6):
+        engine.step(batch_of(step, rows=6))
+    assert engine.mode == "graph"
+    read = weakref.ref(model.cache)
+    engine.step(batch_of(6, rows=8))
+    assert len(model.cache) == 8
+    assert read() is not None
+    engine.step(batch_of(7, rows=6))
+    assert engine.mode == "graph"
+    model.train(not model.training)
+    for step in (8, 9):  # at the eighth tangents are not recorded
+        engine.step(batch_of(step, rows=8))
+    gc.collect()
+    assert read() is None
 
 
 def test_each_layers_tangent_is_recorded_where_layers_have_directions_of_their_own():

@@ -49,6 +49,7 @@ class BatchStep:
         self._calls: list[Call] | None = None
         self._resident: set[int] = set()
         self._copies: Copies | None = None
+        self._buffers: list[Tensor] = []  # what the graph may read; the model may since have made others
 
     @property
     def schedule(self) -> Schedule | None:
@@ -154,6 +155,7 @@ class BatchStep:
         Raises:
             RuntimeError: If something in the forward cannot be captured.
         """
+        self._buffers = list(self.shared.model.buffers())
         if repeat:
             self.graph = Repeated(lambda: self._enqueue(None if apart else update))
             self.tail = Repeated(update) if apart else None
@@ -164,12 +166,12 @@ class BatchStep:
             graphs = [torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()]
             try:
                 return self._capture(graphs, update, apart)
-            except Exception:
-                self.shared.pool = None
+            except BaseException as error:
+                self.graph = self.tail = self.shared.pool = None
                 give_up(graphs, here)
-                if self._copies is not None:  # else the schedule was wrong, and another may do
+                if self._copies is not None or not isinstance(error, Exception):
                     self._copies = None
-                    raise
+                    raise  # else the schedule was wrong, and another may do
         raise RuntimeError(_UNPREDICTABLE)
 
     def _capture(self, graphs: list[torch.cuda.CUDAGraph], update: Callable[[], None], apart: bool) -> None:

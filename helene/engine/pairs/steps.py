@@ -100,14 +100,13 @@ class Steps:
         missing = self._aim(plan, probing.eps)
         if shape.graph is None and shape.steps and not (shape.no_graph or self._no_graph):
             self._record(shape, plan)
-            self.look_at_model()
         if shape.graph is not None:
             with deferred_interrupts(self._ranks.size == 1):  # other ranks may be gone, and must not be waited for
                 made = self._replay(shape, plan, missing, of_source)
         else:
             self._updates.settle()
             made = self._eager(shape, plan, of_source)
-            self.look_at_model()
+            self._model_watch.look()
         shape.steps += 1
         self._optimizer.last_loss = made.loss
         return made
@@ -124,10 +123,6 @@ class Steps:
             self.shapes.move_to_end(layout.key)
             shape.static.fill(layout)
         return shape
-
-    def look_at_model(self) -> None:
-        """Take the model as it is now: a forward that Python has run may have made a buffer anew."""
-        self._model_watch = ModelWatch(self._shared.model)
 
     def _eager(self, shape: BatchStep, plan: StepPlan, of_source: Closure) -> Made:
         buffers = BufferWatch(self._shared.model) if self._is_first else None
@@ -205,6 +200,7 @@ class Steps:
         def finish() -> None:
             assert shape.losses is not None
             self._updates.enqueue(shape.losses, ranks)
+            self._model_watch.look()
 
         try:
             shape.record(finish, ranks > 1, self._repeat)

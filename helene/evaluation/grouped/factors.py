@@ -50,7 +50,7 @@ class Factors:
 
     def numbers(self, device: torch.device) -> Tensor:
         """All that is drawn on a device, float32, one axis."""
-        return self._drawn.flats[device]
+        return self._drawn.flats[device, torch.float32]
 
     def place(self, index: int) -> tuple[int, int]:
         """Where a parameter's numbers start in `numbers`, and how many columns it has: 0 if it is no matrix."""
