@@ -37,7 +37,7 @@ def test_the_page_on_the_engine():
     for label, *cells in rows:
         shape, tuned, batch = label.split(", ")
         length = int(batch.removeprefix("16 x "))
-        steps = milliseconds({"OPT-1.3B": "engine/h200-fifth", "OPT-2.7B": "engine/h200-2.7b"}[shape], length)
+        steps = milliseconds({"OPT-1.3B": "engine/h200-sixth", "OPT-2.7B": "engine/h200-2.7b"}[shape], length)
         of = "" if tuned == "full" else f"{tuned.lower()}: "
         eager, ours = steps[f"{of}two eager forwards"], steps[f"{of}MeZO, optimizer.step"]
         assert cells == [
@@ -70,8 +70,8 @@ def test_the_engines_milliseconds_and_ratios():
     assert found["published MeZO step / ours"] == tuple(published)
     tuned = zip(*(over(f"{of}: MeZO", f"{of}: two forwards") for of in ("lora", "prefix")), strict=True)
     assert found["LoRA step, prefix step / two captured forwards of the tuned model"] == tuple(map(", ".join, tuned))
-    fifth = [milliseconds("engine/h200-fifth", length) for length in (64, 256)]
-    by_step = tuple(f"{ms['MeZO, optimizer.step'][0] / ms['two eager forwards'][0]:.2f}" for ms in fifth)
+    sixth = [milliseconds("engine/h200-sixth", length) for length in (64, 256)]
+    by_step = tuple(f"{ms['MeZO, optimizer.step'][0] / ms['two eager forwards'][0]:.2f}" for ms in sixth)
     assert found["MeZO by `optimizer.step` / two eager forwards"] == by_step
     peaks = {
         r.config["length"]: r.result for r in read_jsonl(LLM / "engine/h200.jsonl") if r.config["part"] == "memory"
@@ -87,9 +87,34 @@ def test_the_engines_milliseconds_and_ratios():
         alone[r.config["length"]][r.config["contestant"]] = r.result["over two forwards"]
     ours = [[f"{a[n]:.2f}" for n in ("MeZO", "HELENE, bf16 state", "HELENE, 8-bit state")] for a in alone.values()]
     assert "rows are {0[0]}, {0[1]} and {0[2]}, and {1[0]}, {1[1]} and {1[2]}".format(*ours) in text
-    others = [milliseconds(f"engine/h200-{n}") for n in ("first", "second", "third", "fourth", "fifth")]
+    others = [milliseconds(f"engine/h200-{n}") for n in ("first", "second", "third", "fourth", "fifth", "sixth")]
     apart = [o[n][0] / short[n][0] for o in others for n in ("two forwards", "MeZO", "lora: MeZO", "prefix: MeZO")]
     assert max(max(apart) - 1, 1 - min(apart)) < 0.035
+
+
+def test_how_much_faster_the_engine_is_than_optimizer_step():
+    faster = []
+    for file in ("engine/h200-sixth", "engine/h200-2.7b"):
+        steps = milliseconds(file)
+        faster.append(steps["MeZO, optimizer.step"][0] / steps["MeZO"][0])
+    text = " ".join((ROOT / "docs" / "engine.md").read_text(encoding="utf-8").split())
+    assert f"It is {min(faster):.1f} to {max(faster):.1f} times as fast as `optimizer.step` there" in text
+
+
+def test_the_hosts_time_of_a_step():
+    page, seconds = "docs/findings/engine.md", dict[int, dict[str, float]]()
+    for r in read_jsonl(LLM / "engine" / "h200-sixth.jsonl"):
+        if r.config["part"] == "host":
+            seconds[r.config["length"]] = dict(r.result["host_seconds"])
+    alone, within = "two eager forwards by themselves", "forwards, in the step"
+    named = {"two eager forwards": alone, "forwards": within}
+    parts = {n: {named.get(name, name): s for name, s in found.items()} for n, found in seconds.items()}
+    names = sorted(parts[64], key=lambda name: (name != alone, -parts[64][name]))
+    rows = [[name, *(f"{1e3 * parts[n][name]:.1f}" for n in (64, 256))] for name in names]
+    assert table(page, "| ms of the host")[1:] == rows
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    assert f"The same forwards take it {parts[64][within] / parts[64][alone]:.2f} times as long" in text
+    assert parts[64][within] > 1.25 * parts[64][alone]  # "so the target would be missed with no other part"
 
 
 def test_what_bounds_a_step():
