@@ -30,7 +30,6 @@ BEGIN, END = "<!-- learned: begin -->", "<!-- learned: end -->"
 COLUMNS = {
     "mezo": "MeZO",
     "helene": "HELENE",
-    "ft-adam": "Adam",
     "zero-shot": "untrained",
     "bias-only": "one bias a class",
     "linear-probe": "linear probe",
