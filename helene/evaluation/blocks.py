@@ -155,6 +155,7 @@ class Copies:
         self._held: dict[tuple[tuple[int, ...], int], tuple[list[Block], dict[int, int]]] = {}
         self._controls: dict[torch.device, Control] = {}
         self._sent: tuple[Direction, float] | None = None
+        self._awaits: tuple[Direction, float] | None = None
 
     @property
     def room(self) -> int:
@@ -167,27 +168,28 @@ class Copies:
         Whether parameters have other shapes is looked at once for the two probes of a direction.
 
         Returns:
-            Whether the step has not been sent before: it is the first probe of its direction.
+            Whether this is not the second of these two.
         """
         step = (direction, abs(radius)) if isinstance(direction, Direction) else None
-        sent = step is not None and step == self._sent
+        second = radius < 0 and step is not None and step == self._awaits
         buffers = self.scratch.buffers.items()
         addresses = [p.data_ptr() for p in self._tensors], {device: buffer.data_ptr() for device, buffer in buffers}
         places, forms = (*addresses, os.environ.get(kernels.VARIABLE)), self._forms
-        if not sent:
+        if not second:
             forms = [(p.shape, p.stride()) for p in self._tensors]
         if places != self._places or forms != self._forms:
             self._held.clear()
             self.moves += 1
             self.sizes = [-(-p.nbytes // ALIGNMENT) * ALIGNMENT for p in self._tensors]
-            self.thetas, self._sent, sent = [p.detach() for p in self._tensors], None, False
+            self.thetas, self._sent = [p.detach() for p in self._tensors], None
             self._controls = self._made_controls()
             self._places, self._forms = places, forms  # at last, so that what an interrupt cuts short is made again
-        if step is not None and not sent:
+        if step is not None and step != self._sent:
             for control in self._controls.values():
                 control.send(step[0][:3], step[1])
             self._sent = step
-        return not sent
+        self._awaits = step if radius > 0 else None
+        return not second
 
     def _made_controls(self) -> dict[torch.device, Control]:
         devices = {theta.device for theta in self.thetas if kernels.has_kernel(theta)}

@@ -290,15 +290,38 @@ def test_parameters_that_are_not_the_models_and_that_no_loss_reads():
     ],
     ids=["replaced", "reparametrized"],
 )
-def test_parameters_that_the_model_has_no_longer(change):
+@pytest.mark.parametrize("number", [1, 3, 4])
+def test_parameters_that_the_model_has_no_longer(change, number):
     module, loss_of = setting("linear")
     probe = Probe(targets_of(module), module)
-    probe.loss(lambda: loss_of(module), DIRECTION, EPS)
+    for radius in (EPS, -EPS, EPS, -EPS)[:number]:  # the second pair as where a step is made again
+        probe.loss(lambda: loss_of(module), DIRECTION, radius)
     before = module.bias.detach().clone()
     change(module)
     with pytest.raises(ValueError, match=r"parameters weight are no longer those of the model.*anew"):
         probe.loss(lambda: loss_of(module), DIRECTION, EPS)
     assert torch.equal(module.bias, before)
+
+
+@pytest.mark.parametrize("number", [1, 3, 4])
+def test_a_parameter_of_another_shape_at_the_same_address(number):
+    """The next probe's copy has that shape, also where a step is made again."""
+    layer = nn.Linear(4, 6)
+    probe = Probe(targets_of(layer), layer)
+    for radius in (EPS, -EPS, EPS, -EPS)[:number]:
+        probe.loss(lambda: layer(torch.ones(1, 4)).sum(), DIRECTION, radius)
+    layer.weight.data, layer.bias.data = layer.weight.data[:3], layer.bias.data[:3]
+    shapes = []
+
+    def closure():
+        shapes.append(layer.weight.shape)
+        return layer(torch.ones(1, 4)).sum()
+
+    smaller = nn.Linear(4, 3)
+    smaller.load_state_dict(layer.state_dict())
+    expected = Probe(targets_of(smaller), smaller).loss(lambda: smaller(torch.ones(1, 4)).sum(), DIRECTION, EPS)
+    assert torch.equal(probe.loss(closure, DIRECTION, EPS), expected)
+    assert shapes == [(3, 4)]
 
 
 def test_inference_mode_within_the_closure():
