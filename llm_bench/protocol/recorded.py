@@ -63,9 +63,10 @@ def recorded(preset: Preset, records: Sequence[Record]) -> RecordedBench:
         of_kind = {(c["model"], c["fingerprint"]) for c in configs if c["kind"] == kind}
         name, fingerprint = _only(of_kind, f"{kind} models")
         models[kind], fingerprints[name, kind] = name, fingerprint
-    rows = {
-        split: _only({c["rows"] for c in configs if _split(c) == split}, "data sets") for split in map(_split, configs)
-    }
+    sets: dict[Any, set[Any]] = {}
+    for config in configs:
+        sets.setdefault(_split(config), set()).add(config["rows"])
+    rows = {split: _only(found, "data sets") for split, found in sets.items()}
     trained = [c for c in configs if c["method"] not in UNTRAINED and c["role"] != "measure"] or configs
     device, best = _only({(c["device"], c["best"]) for c in trained}, "settings")
     engines: dict[str, bool] = {}

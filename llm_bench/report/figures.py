@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from llm_bench.report.ranked import Table
 from llm_bench.runs import methods
 
 if TYPE_CHECKING:
-    from helene.lab.report.drawing import Drawing
+    from helene.lab.report.figures import Drawing, Line
 
 # Which methods each figure of the paper compares.
 FIGURES = {
@@ -63,7 +64,7 @@ def curves(table: Table, place: Place, axis: str, value: str) -> Drawing | None:
         axis: ``step``, ``forwards`` or ``training_seconds``.
         value: ``dev_metric``, ``dev_loss`` or ``train_loss``.
     """
-    from helene.lab.report.figures import Line, line_figure
+    from helene.lab.report.figures import Line
 
     lines = []
     for cell, (what, _) in _trained_cells(table):
@@ -73,12 +74,20 @@ def curves(table: Table, place: Place, axis: str, value: str) -> Drawing | None:
         if stacked is None:
             continue
         x, rows = stacked
-        band = (rows.min(axis=0).tolist(), rows.max(axis=0).tolist()) if len(rows) > 1 else None
-        lines.append(Line(label(cell.method, cell.tuning), x, np.median(rows, axis=0).tolist(), band))
+        low, middle, high = (tuple(f(rows, axis=0).tolist()) for f in (np.min, np.median, np.max))
+        lines.append(Line(label(cell.method, cell.tuning), x, middle, (low, high) if len(rows) > 1 else None))
     if not lines:
         return None
     names = {"step": "steps", "forwards": "forwards", "training_seconds": "seconds of training"}
-    return line_figure(lines, xlabel=names[axis], ylabel=value.replace("_", " "), title=_named(place))
+    return _line_figure(tuple(lines), names[axis], value.replace("_", " "), _named(place))
+
+
+@functools.cache
+def _line_figure(lines: tuple[Line, ...], xlabel: str, ylabel: str, title: str) -> Drawing:
+    """A figure of that content, drawn once for all pages that show it."""
+    from helene.lab.report.figures import line_figure
+
+    return line_figure(lines, xlabel=xlabel, ylabel=ylabel, title=title)
 
 
 def _place(cell: Cell) -> Place:
@@ -97,7 +106,7 @@ def _trained_cells(table: Table) -> list[tuple[Cell, Any]]:
     return sorted(cells, key=lambda item: (colours[item[0].method] is None, colours[item[0].method] or 0))
 
 
-def _stacked(records: Sequence[Record], axis: str, value: str) -> tuple[list[float], Any] | None:
+def _stacked(records: Sequence[Record], axis: str, value: str) -> tuple[tuple[float, ...], Any] | None:
     found = [record.result["curve"] for record in records if record.result.get("curve")]
     if not found:
         return None
@@ -105,7 +114,7 @@ def _stacked(records: Sequence[Record], axis: str, value: str) -> tuple[list[flo
     keep = [i for i in range(places) if all(curve[value][i] is not None for curve in found)]
     if len(keep) < 2:
         return None
-    x = [float(np.median([curve[axis][i] for curve in found])) for i in keep]
+    x = tuple(float(np.median([curve[axis][i] for curve in found])) for i in keep)
     return x, np.array([[curve[value][i] for i in keep] for curve in found])
 
 
