@@ -118,34 +118,51 @@ def _stacked(records: Sequence[Record], axis: str, value: str) -> tuple[tuple[fl
     return x, np.array([[curve[value][i] for i in keep] for curve in found])
 
 
-def profile(table: Table, cost: str = "forwards") -> Drawing | None:
+def profile(table: Table, cost: str = "forwards") -> tuple[Drawing, list[str]] | None:
     """Share of workloads (task and seed) that a method solves within a factor of the best method's cost.
 
-    AlgoPerf's performance profile; a miss is never within any factor. None with fewer than two methods.
+    AlgoPerf's performance profile; a miss is never within any factor. The workloads are those of the method that has
+    most.
+
+    Returns:
+        The figure, and the methods that are left out because they lack one of the workloads; None with fewer than two
+        that lack none.
     """
     from helene.lab.report.figures import Line, line_figure
 
-    costs: dict[str, dict[Any, float]] = {}
-    for cell, (what, _) in _trained_cells(table):
-        for record in what.tests:
-            target = record.result.get("target")
-            if target:
-                work = (cell.kind, cell.task, record.config["data_seed"], record.config["seed"])
-                costs.setdefault(label(cell.method, cell.tuning), {})[work] = target[cost] or 1
-    if len(costs) < 2:
-        return None
-    workloads = set.intersection(*(set(c) for c in costs.values()))
-    best = {work: min(c[work] for c in costs.values()) for work in workloads}
-    if not workloads or all(math.isinf(value) for value in best.values()):
+    costs = _costs(table, cost)
+    workloads = max(costs.values(), key=len, default={}).keys()
+    whole = {name: c for name, c in costs.items() if workloads <= c.keys()}
+    best = {work: min(c[work] for c in whole.values()) for work in workloads}
+    if len(whole) < 2 or all(math.isinf(value) for value in best.values()):
         return None
     factors = np.geomspace(1, 20, 60).tolist()
     lines = []
-    for name, by_work in costs.items():
+    for name, by_work in whole.items():
         ratios = [by_work[w] / best[w] if math.isfinite(best[w]) else math.inf for w in workloads]
         lines.append(Line(name, factors, [sum(r <= f * (1 + 1e-9) for r in ratios) / len(ratios) for f in factors]))
-    return line_figure(
+    drawing = line_figure(
         lines, xlabel=f"{cost} to the target, over the best method's", ylabel="share of workloads", xlog=True
     )
+    return drawing, [name for name in costs if name not in whole]
+
+
+def _costs(table: Table, cost: str) -> dict[str, dict[Any, float]]:
+    """By method, what each workload has cost it; one run stands for all seeds where these change nothing."""
+    costs: dict[str, dict[Any, float]] = {}
+    seeds: dict[tuple[str, str], set[Any]] = {}
+    for cell, (what, _) in _trained_cells(table):
+        for record in what.tests:
+            if target := record.result.get("target"):
+                work = cell.kind, cell.task, record.config["data_seed"], record.config["seed"]
+                costs.setdefault(label(cell.method, cell.tuning), {})[work] = target[cost] or 1
+                seeds.setdefault(work[:2], set()).add(work)
+    for cell, (what, _) in _trained_cells(table):
+        of = costs.get(label(cell.method, cell.tuning), {})
+        here = [of[work] for work in of if work[:2] == (cell.kind, cell.task)]
+        if what.wanted == 1 and here:
+            of.update(dict.fromkeys(seeds[cell.kind, cell.task], here[0]))
+    return costs
 
 
 def section(table: Table, title: str = "Curves") -> pages.Section:
@@ -156,11 +173,13 @@ def section(table: Table, title: str = "Curves") -> pages.Section:
     for index, (place, drawn) in enumerate(places.items()):
         body += drawn if index == 0 else [pages.details(_named(place), drawn)]
     tasks = {place[:2] for place in places}
-    drawing = profile(table) if len(tasks) > 1 else None  # of one task it says no more than the curves
-    if drawing is not None:
-        body.append(
-            pages.figure(drawing, "Performance profile: the share of task and seed pairs solved within a factor.")
-        )
+    found = profile(table) if len(tasks) > 1 else None  # of one task it says no more than the curves
+    if found is not None:
+        drawing, left_out = found
+        caption = "Performance profile: the share of task and seed pairs solved within a factor."
+        if left_out:
+            caption += f" Left out, since runs of some task are not there: {'; '.join(left_out)}."
+        body.append(pages.figure(drawing, caption))
     return pages.Section(
         title,
         [*body, *_not_drawn(table)] if body else [pages.paragraph("No run with a curve is there yet.")],

@@ -113,7 +113,10 @@ def model_of(table: Table) -> str:
     return "; ".join(f"{name}, {size / 1e6:.0f} million parameters" if size else name for name, size in sizes.items())
 
 
-_BY_FINGERPRINT = {"cf470565": "Gemma 3 270M"}  # committed rows call it by the short name of their command line
+_BY_FINGERPRINT = {  # committed rows call them by the short names of their command lines
+    "cf470565": "Gemma 3 270M",
+    "ce4cee95": "SmolLM2-135M-Instruct",
+}
 
 
 def model_name(config: Mapping[str, Any]) -> str:

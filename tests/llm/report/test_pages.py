@@ -227,6 +227,22 @@ def test_profiles_compare_task_and_seed_pairs_and_a_miss_is_never_within_a_facto
     assert figures.profile(table_of(*missed)) is None
 
 
+def test_a_profile_leaves_out_who_lacks_a_task_and_one_run_without_draws_stands_for_all_seeds():
+    records = [
+        judged(seed, 0.8, 100, method=method, task=task)
+        for method in ("mezo", "helene")
+        for task in ("sst2", "cb")
+        for seed in (0, 1)
+    ]
+    records += [judged(seed, 0.8, 100, method="zo-adam") for seed in (0, 1)]
+    records += [judged(0, 0.9, 30, method="ft-adam", task=task) for task in ("sst2", "cb")]
+    drawing, left_out = figures.profile(table_of(*records))
+    assert left_out == ["ZO-Adam"]
+    assert drawing.alt.endswith("for MeZO, HELENE, FT (Adam).")
+    (caption,) = re.findall(r"Performance profile: [^<]*", shown(figures.section(table_of(*records))))
+    assert caption.endswith("Left out, since runs of some task are not there: ZO-Adam.")
+
+
 def test_figures_name_known_methods():
     from llm_bench.runs import methods
 
