@@ -172,11 +172,12 @@ class Copies:
         """
         step = (direction, abs(radius)) if isinstance(direction, Direction) else None
         second = radius < 0 and step is not None and step == self._awaits
-        buffers = self.scratch.buffers.items()
-        addresses = [p.data_ptr() for p in self._tensors], {device: buffer.data_ptr() for device, buffer in buffers}
-        places, forms = (*addresses, os.environ.get(kernels.VARIABLE)), self._forms
-        if not second:
-            forms = [(p.shape, p.stride()) for p in self._tensors]
+        places = (
+            [p.data_ptr() for p in self._tensors],
+            {device: buffer.data_ptr() for device, buffer in self.scratch.buffers.items()},
+            os.environ.get(kernels.VARIABLE),
+        )
+        forms = self._forms if second else [(p.shape, p.stride()) for p in self._tensors]
         if places != self._places or forms != self._forms:
             self._held.clear()
             self.moves += 1

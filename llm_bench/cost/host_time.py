@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -49,21 +48,14 @@ def host_account(
     with timed(timers, PLACES):
         optimizer = make()
         forward = timers.wrap(FORWARDS, loss)
-        step = timers.wrap("other", lambda: optimizer.step(forward))
         for _ in range(warmup):
-            step()
+            optimizer.step(forward)
         torch.cuda.synchronize()
-        timers.seconds.clear()
-        for _ in range(steps):
-            step()
-    return {name: seconds / steps for name, seconds in sorted(timers.seconds.items(), key=lambda item: -item[1])}
+        return timers.of_a_step(lambda: optimizer.step(forward), steps, "other")
 
 
 def host_seconds(call: Callable[[], Any], calls: int = 40) -> float:
     """Seconds of the host until a call returns, the mean of some; the device is not waited for."""
     call()
     torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return (time.perf_counter() - start) / calls
+    return sum(HostTimers().of_a_step(call, calls, "call").values())

@@ -140,14 +140,10 @@ def step_account(
 
 
 def _host_account(step: Callable[[], Any], timers: HostTimers, steps: int) -> dict[str, Any]:
-    timers.seconds.clear()
     with timed(timers, _host_parts()):
-        whole = timers.wrap("host", step)
         start = time.perf_counter()
-        for _ in range(steps):
-            whole()
+        parts = timers.of_a_step(step, steps, "host")
         seconds = (time.perf_counter() - start) / steps
-    parts = {name: value / steps for name, value in sorted(timers.seconds.items(), key=lambda item: -item[1])}
     return {"step_seconds": seconds, "parts": parts, "accounted": (sum(parts.values()) - parts["host"]) / seconds}
 
 

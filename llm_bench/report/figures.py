@@ -82,7 +82,7 @@ def curves(table: Table, place: Place, axis: str, value: str) -> Drawing | None:
     return _line_figure(tuple(lines), names[axis], value.replace("_", " "), _named(place))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=128)
 def _line_figure(lines: tuple[Line, ...], xlabel: str, ylabel: str, title: str) -> Drawing:
     """A figure of that content, drawn once for all pages that show it."""
     from helene.lab.report.figures import line_figure

@@ -280,19 +280,13 @@ def test_an_interrupted_capture_is_given_up_and_made_anew(hides: bool, monkeypat
     monkeypatch.setattr(batch_step, "give_up", lambda begun, _: given_up.append(begun))
     begun = Graph.shown
 
-    def stepped() -> tuple[nn.Module, Engine]:
-        net = block()
-        engine = build(net)
-        _step(engine, net)
-        return net, engine
-
-    net, engine = stepped()
+    net, engine = stepped(block, build)
     second = [at for at in places(lambda: _step(engine, net), of_engine) if at[1] == 0][::SLICE]  # ahead of the replay
     assert engine.mode == "graph"
     twin = Twin(build, block())
     inside = 0
     for place in second:
-        net, engine = stepped()
+        net, engine = stepped(block, build)
         begun.clear()
         given_up.clear()
         assert _interrupt(net, engine, twin, Lines(of_engine, place)), place
@@ -303,6 +297,14 @@ def test_an_interrupted_capture_is_given_up_and_made_anew(hides: bool, monkeypat
         seen = Seen(net, engine)
         assert seen == twin.after(seen.step), place
     assert inside > 0.3 * len(second)
+
+
+def stepped(make: Callable[[], nn.Module], build: Callable[[nn.Module], Any]) -> tuple[nn.Module, Any]:
+    """A model and what steps it, one step made."""
+    net = make()
+    optimizer = build(net)
+    _step(optimizer, net)
+    return net, optimizer
 
 
 def of_engine(name: str) -> bool:
@@ -324,19 +326,13 @@ def test_hooks_move_to_other_modules_at_once_or_not_at_all() -> None:
     def build(net: nn.Module) -> Any:
         return helene.MeZO(net.named_parameters(), 1e-2, model=net)
 
-    def stepped() -> tuple[nn.Module, Any]:
-        net = _nested()
-        optimizer = build(net)
-        _step(optimizer, net)
-        return net, optimizer
-
-    net, optimizer = stepped()
+    net, optimizer = stepped(_nested, build)
     twin = Twin(build, _nested())
     around = set(optimizer.probe._hooked.modules)
     second = places(lambda: _step(optimizer, net), of_probes)
     assert set(optimizer.probe._hooked.modules) < around
     for place in second:
-        net, optimizer = stepped()
+        net, optimizer = stepped(_nested, build)
         assert _interrupt(net, optimizer, twin, Lines(of_probes, place))
         for _ in range(3):
             _step(optimizer, net)

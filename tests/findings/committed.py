@@ -39,6 +39,11 @@ def records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def words(page: str) -> str:
+    """A page's text on one line."""
+    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
 def table(page: str, head: str) -> list[list[str]]:
     """The rows of the table whose head starts so."""
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from helene.lab.runs.records import read_jsonl
 from llm_bench.cost.instructions import PER_SECOND
 from llm_bench.models.shapes import num_parameters
 from llm_bench.protocol import speed
-from tests.findings.committed import ENGINES, LLM, ROOT, milliseconds, records, table
+from tests.findings.committed import ENGINES, LLM, ROOT, milliseconds, records, table, words
 
 
 def test_the_page_on_the_engine():
@@ -81,7 +81,7 @@ def test_the_engines_milliseconds_and_ratios():
     held = ", ".join(f"{peaks[64][f'bytes a parameter, {bits} state']:.2f}" for bits in ("8-bit", "bf16"))
     assert found["HELENE's bytes a parameter beyond MeZO's: 8-bit, bf16 state"] == (held, held)
     assert held == ", ".join(f"{peaks[256][f'bytes a parameter, {bits} state']:.2f}" for bits in ("8-bit", "bf16"))
-    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    text = words(page)
     alone: dict[int, dict[str, float]] = {64: {}, 256: {}}
     for r in read_jsonl(LLM / "engine" / "h200-alone.jsonl"):
         alone[r.config["length"]][r.config["contestant"]] = r.result["over two forwards"]
@@ -97,7 +97,7 @@ def test_how_much_faster_the_engine_is_than_optimizer_step():
     for file in ("engine/h200-sixth", "engine/h200-2.7b"):
         steps = milliseconds(file)
         faster.append(steps["MeZO, optimizer.step"][0] / steps["MeZO"][0])
-    text = " ".join((ROOT / "docs" / "engine.md").read_text(encoding="utf-8").split())
+    text = words("docs/engine.md")
     assert f"It is {min(faster):.1f} to {max(faster):.1f} times as fast as `optimizer.step` there" in text
 
 
@@ -112,7 +112,7 @@ def test_the_hosts_time_of_a_step():
     names = sorted(parts[64], key=lambda name: (name != alone, -parts[64][name]))
     rows = [[name, *(f"{1e3 * parts[n][name]:.1f}" for n in (64, 256))] for name in names]
     assert table(page, "| ms of the host")[1:] == rows
-    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    text = words(page)
     assert f"The same forwards take it {parts[64][within] / parts[64][alone]:.2f} times as long" in text
     assert parts[64][within] > 1.25 * parts[64][alone]  # "so the target would be missed with no other part"
 
@@ -229,7 +229,7 @@ def test_what_packing_brings():
         (padding, before), (less, after), (_, compiled) = map(padding_and_time, files)
         rows.append([name, padding, less, before, after, compiled])
     assert table("docs/findings/engine.md", "| task, causal")[1:] == rows
-    text = " ".join((ROOT / "docs/findings/engine.md").read_text(encoding="utf-8").split())
+    text = words("docs/findings/engine.md")
     packed = mezos("rows/all/causal-squad")
     one_size, two_sizes = sorted({sum(m["steps"] for m in r["steps_made"] if m["mode"] == "eager") for r in packed})
     assert f"SQuAD's packed tokens have {padding_of(packed)} padding." in text
@@ -252,7 +252,7 @@ def test_what_the_rest_of_the_padding_costs():
         told[task] = computed, median(steady), computed - held, capture
     (places, seconds, padding, capture), (more, longer, *_) = told["sst2"], told["rte"]
     place = (longer - seconds) / (more - places)
-    text = " ".join((ROOT / "docs/findings/engine.md").read_text(encoding="utf-8").split())
+    text = words("docs/findings/engine.md")
     assert f"a place takes {1e3 * place:.4f} ms" in text
     assert f"takes {1e3 * place * padding:.1f} ms of a step, {2000 * place * padding:.1f} seconds" in text
     assert f"A sum's capture takes {capture:.1f}." in text

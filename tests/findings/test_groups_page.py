@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 from helene.lab.runs.records import read_jsonl
 from helene.steps.gradient_noise import gain
-from tests.findings.committed import LLM, ROOT, milliseconds, table
+from tests.findings.committed import LLM, milliseconds, table, words
 
 GROUPS = {
     "mezo": "MeZO",
@@ -44,7 +44,7 @@ def grouped_rows(task: str) -> list[list[str]]:
 def test_the_page_on_groups():
     """Each method's row on each task, what the first sentence says of them, and the gains of theory."""
     page = "docs/findings/groups.md"
-    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    text = words(page)
     for task, head in (("sst2", "| SST-2, target"), ("cb", "| CB, target")):
         assert table(page, head)[1:] == grouped_rows(task)
     rows = {row[0]: row for row in grouped_rows("sst2")}

@@ -10,7 +10,7 @@ from helene.lab.runs.records import read_jsonl
 from llm_bench.protocol import plan, speed
 from llm_bench.protocol.presets import get_preset
 from llm_bench.report import sensitivity
-from tests.findings.committed import LLM, ROOT, accuracies, records, table
+from tests.findings.committed import LLM, ROOT, accuracies, records, table, words
 from tools import halving, learned
 
 
@@ -68,7 +68,7 @@ def test_the_second_model():
         tried = {r.config["lr"] for r in runs if r.config["role"] == "tune"}
         assert len(tried) == 7
         assert {r.config["lr"] for r in runs if r.config["role"] == "test"} == {max(tried)}
-    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    text = words(page)
     assert [r.config["role"] for r in rows if r.config["method"] == "zo-sgd-mmt"] == ["tune"]
     assert "MeZO with momentum has one tuning run." in text
     (squad,) = read_jsonl(LLM / "rows/second-model/causal-squad.jsonl")

@@ -10,7 +10,7 @@ import pytest
 
 from helene.lab.runs.records import Record, read_jsonl
 from llm_bench.protocol.presets import BASE_LR, EPS
-from tests.findings.committed import ENGINES, FAMILIES, LLM, ROOT, accuracies, milliseconds, records, table
+from tests.findings.committed import ENGINES, FAMILIES, LLM, ROOT, accuracies, milliseconds, records, table, words
 from tools import steps_picture
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / n / "README.md" for n in ("theory", "llm_bench"))]
@@ -76,7 +76,7 @@ def test_the_readmes_gigabytes_and_milliseconds():
 
 def test_the_readmes_other_numbers():
     """Those of the findings' bullets and of the sentence on time, each from its record."""
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    text = words("README.md")
     engine, step = milliseconds("engine/h200")["MeZO"][0], milliseconds("engine/h200-sixth")["MeZO, optimizer.step"][0]
     assert f"`optimizer.step` takes {step:.0f} ms (1.3B)" in text
     (config,) = {
@@ -119,7 +119,7 @@ def test_the_readmes_other_numbers():
 
 def test_the_readmes_settings():
     """Of MeZO by tuning: those of the presets, and those of the runs that are quoted beside them."""
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    text = words("README.md")
     quoted = {r.config["tuning"]: r.config for r in _tests_of_mezo("table-3")}
     (ours,) = {(c["lr"], c["eps"], c["batch_size"], c["steps"]) for c in (r.config for r in _tests_of_mezo("small"))}
     assert ours[:2] == (BASE_LR["full"], EPS["causal", "full"])
@@ -142,7 +142,7 @@ def _tests_of_mezo(preset: str) -> list[Record]:
 
 
 def test_the_readmes_headline():
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    text = words("README.md")
     told = re.search(r"HELENE reaches ([\d.]+) where MeZO reaches ([\d.]+) .* linear probe .* reaches ([\d.]+)\.", text)
     assert told is not None
     means = [fmean(accuracies("small/causal-sst2", method)) for method in ("helene", "mezo", "linear-probe")]

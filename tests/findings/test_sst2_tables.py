@@ -13,7 +13,7 @@ from llm_bench.protocol.plan import test_seeds as planned_seeds
 from llm_bench.protocol.presets import get_preset
 from llm_bench.report.cell_numbers import Numbers, numbers
 from llm_bench.report.compare import lead
-from tests.findings.committed import LLM, ROOT, table
+from tests.findings.committed import LLM, table, words
 
 PAGE = "docs/findings/language_models.md"
 LABELS = {
@@ -25,10 +25,6 @@ LABELS = {
     "helene-corrected": "HELENE, h corrected for its bias",
     "helene": "HELENE, Algorithm 1",
 }
-
-
-def words(page: str) -> str:
-    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
 
 
 def runs(method: str, role: str, preset: str = "all") -> list[Record]:

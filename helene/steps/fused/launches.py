@@ -36,10 +36,10 @@ def after_estimate(plan: StepPlan) -> StepPlan:
 def kernel_of(optimizer: Any, plan: StepPlan) -> Fused | None:
     """The update of a step where it is one kernel a kind of parameter; None where torch's operations make it."""
     found = of_plan(plan)
-    return found if isinstance(found, Fused) and _take(optimizer) else None
+    return found if isinstance(found, Fused) and _all_taken(optimizer) else None
 
 
-def _take(optimizer: Any) -> bool:
+def _all_taken(optimizer: Any) -> bool:
     """Whether the kernels take all parameters; asked of each again where one has moved or changed."""
     tensors = [target.tensor for target in optimizer.targets]
     seen = os.environ.get(VARIABLE), [(p.data_ptr(), p.dtype, p.is_contiguous()) for p in tensors]
