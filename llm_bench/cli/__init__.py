@@ -75,7 +75,8 @@ def add_commands(subparsers: Any) -> None:
         actions,
         "figure",
         "a comparison of the paper, measured",
-        more="Makes the runs that the store lacks, then writes the page.",
+        more="Makes the runs that the store lacks, then writes the page. Once a method that it is about was tested, "
+        "tasks without such a test are left out and named, unless --tasks asks for them.",
         example=f"helene llm figure ablation --preset parts {_HERE} --device cuda --engine",
     )
     kinds = ("newton", "curves", "optimizers", "ablation", "curvature", "floor", "groups")

@@ -138,14 +138,16 @@ def figure(arguments: argparse.Namespace) -> int:
 
     bench = given.bench(arguments, figures.FIGURES[arguments.which])
     wanted = [cell for cell in cells(bench.preset) if cell.kind in bench.models]
-    shown = [cell for cell in wanted if cell.method in figures.FIGURES[arguments.which]]
-    given.check_asked(arguments, shown, f"figure {arguments.which}")
+    compared = [cell for cell in wanted if cell.method in figures.FIGURES[arguments.which]]
+    given.check_asked(arguments, compared, f"figure {arguments.which}")
     records = _execute(arguments, bench, wanted)
-    made = tables.collect(bench, wanted, records)
+    made, left_out = tables.collect(bench, wanted, records), list[str]()
+    if not arguments.tasks:
+        made, left_out = figures.with_own_runs(made, arguments.which)
     command = given.command(arguments, "figure")
     sections = [
         *ranked.ranked_sections(made),
-        figures.section(made, figures.TITLES[arguments.which]),
+        figures.section(made, figures.TITLES[arguments.which], left_out),
         tables.costs_section(made),
         details.cells_section(made),
         tables.facts_section(made),

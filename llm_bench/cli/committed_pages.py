@@ -14,7 +14,7 @@ from helene.lab.runs.store import Store
 from llm_bench.protocol.execute import experiment
 from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.presets import PRESETS
-from llm_bench.report.figures import BESIDE, FIGURES
+from llm_bench.report.figures import OWN
 from llm_bench.runs.config import UNTRAINED
 
 RECORDS = Path(__file__).parents[1] / "records"
@@ -45,7 +45,7 @@ def pages_of(preset: str, records: Sequence[Record]) -> list[tuple[str, str, str
     """The pages that a preset's records make: what, which, preset.
 
     A table needs the untrained model and a trained row on one of its tasks, and rows that no others show; a
-    figure, a test run of a method that it is about, MeZO and HELENE left out.
+    figure, a test run of a method that it is about.
     """
     tested = [r.config for r in records if r.config["role"] == "test" and not r.failed]
     bare = {(c["kind"], c["task"]) for c in tested if c["method"] == "zero-shot"}
@@ -58,9 +58,8 @@ def pages_of(preset: str, records: Sequence[Record]) -> list[tuple[str, str, str
         if shown[name] <= set().union(*(rows for other, rows in shown.items() if other != name)):
             del shown[name]
     tables = [("table", name, preset) for name in TABLES if name in shown]
-    methods = {c["method"] for c in tested} - {"mezo", "helene"}
-    about = {name: set(compared) - set(BESIDE.get(name, ())) for name, compared in FIGURES.items()}
-    return tables + [("figure", name, preset) for name, compared in about.items() if methods & compared]
+    methods = {c["method"] for c in tested}
+    return tables + [("figure", name, preset) for name, own in OWN.items() if methods & own]
 
 
 def write_store(path: Path) -> None:

@@ -41,6 +41,8 @@ FIGURES = {
 }
 # Methods that a figure shows beside those that it is about.
 BESIDE = {"ablation": ("zo-sgd-mmt",), "groups": ("zo-sgd-mmt", "zo-adam", "fzoo")}
+# Methods that a figure is about.
+OWN = {name: {*shown} - {"mezo", "helene", *BESIDE.get(name, ())} for name, shown in FIGURES.items()}
 TITLES = {
     "curves": "Curves of MeZO and HELENE",
     "newton": "HELENE, Sophia and Newton",
@@ -53,6 +55,20 @@ TITLES = {
 
 
 Place = tuple[str, str, str]  # kind, task and tuning: what one figure shows
+
+
+def with_own_runs(table: Table, which: str) -> tuple[Table, list[str]]:
+    """The tasks on which a method that a figure is about was tested or failed, all where there is none; the rest named.
+
+    Args:
+        table: From `llm_bench.report.tables.collect`.
+        which: The figure, of `FIGURES`.
+    """
+    known = {c for c, (what, _) in table.items() if c.method in OWN[which] and (what.tests or what.failed)}
+    tasks = {(cell.kind, cell.task) for cell in known or table}
+    shown = {cell: value for cell, value in table.items() if (cell.kind, cell.task) in tasks}
+    left_out = dict.fromkeys(_named((c.kind, c.task, "full")) for c in table if c not in shown)
+    return shown, list(left_out)
 
 
 def curves(table: Table, place: Place, axis: str, value: str) -> Drawing | None:
@@ -165,8 +181,14 @@ def _costs(table: Table, cost: str) -> dict[str, dict[Any, float]]:
     return costs
 
 
-def section(table: Table, title: str = "Curves") -> pages.Section:
-    """All figures of a table: dev metric over forwards, dev loss over steps, the profile; open for the first place."""
+def section(table: Table, title: str = "Curves", left_out: Sequence[str] = ()) -> pages.Section:
+    """All figures of a table: dev metric over forwards, dev loss over steps, the profile; open for the first place.
+
+    Args:
+        table: From `llm_bench.report.tables.collect`, or `with_own_runs`.
+        title: Of the section.
+        left_out: Names of tasks that the page leaves out, from `with_own_runs`.
+    """
     body: list[Any] = []
     each = {place: _drawn(table, place) for place in dict.fromkeys(map(_place, table))}
     places = {place: drawn for place, drawn in each.items() if drawn}
@@ -175,16 +197,16 @@ def section(table: Table, title: str = "Curves") -> pages.Section:
     tasks = {place[:2] for place in places}
     found = profile(table) if len(tasks) > 1 else None  # of one task it says no more than the curves
     if found is not None:
-        drawing, left_out = found
+        drawing, lacking = found
         caption = "Performance profile: the share of task and seed pairs solved within a factor."
-        if left_out:
-            caption += f" Left out, since runs of some task are not there: {'; '.join(left_out)}."
+        if lacking:
+            caption += f" Left out, since runs of some task are not there: {'; '.join(lacking)}."
         body.append(pages.figure(drawing, caption))
-    return pages.Section(
-        title,
-        [*body, *_not_drawn(table)] if body else [pages.paragraph("No run with a curve is there yet.")],
-        "figures",
-    )
+    body = [*body, *_not_drawn(table)] if body else [pages.paragraph("No run with a curve is there yet.")]
+    if left_out:
+        said = "Tasks are left out where no method that this page is about has a test run"
+        body.append(pages.paragraph(f"{said}: {', '.join(left_out)}."))
+    return pages.Section(title, body, "figures")
 
 
 _CAPTIONS = {

@@ -17,7 +17,7 @@ from helene.lab.runs.store import Record, Store, read_jsonl
 from llm_bench.cli import actions, committed_pages
 from llm_bench.protocol.execute import Bench, CellRecords
 from llm_bench.protocol.paper_tables import TABLES
-from llm_bench.protocol.plan import choose
+from llm_bench.protocol.plan import Cell, choose
 from llm_bench.report import changes, details, figures, ranked, tables, writing
 from llm_bench.report.cell_numbers import numbers
 from llm_bench.report.compare import lead
@@ -239,8 +239,10 @@ def test_a_profile_leaves_out_who_lacks_a_task_and_one_run_without_draws_stands_
     drawing, left_out = figures.profile(table_of(*records))
     assert left_out == ["ZO-Adam"]
     assert drawing.alt.endswith("for MeZO, HELENE, FT (Adam).")
-    (caption,) = re.findall(r"Performance profile: [^<]*", shown(figures.section(table_of(*records))))
+    html = shown(figures.section(table_of(*records)))
+    (caption,) = re.findall(r"Performance profile: [^<]*", html)
     assert caption.endswith("Left out, since runs of some task are not there: ZO-Adam.")
+    assert "Tasks are left out" not in html, "methods, not tasks"
 
 
 def test_figures_name_known_methods():
@@ -263,6 +265,9 @@ def test_every_page_of_the_committed_rows_is_drawn(tmp_path, capsys):
     assert not {name for name in names if name.startswith("table") and name.endswith("parts")}
     drawn = {path.stem for path in (tmp_path / "llm").glob("*.html")} - {"index"}
     assert drawn == names
+    for which in ("ablation", "curvature", "optimizers"):
+        drawn_cells = json.loads((tmp_path / "llm" / f"figure-{which}-all.json").read_text())["cells"]
+        assert {(c["kind"], c["task"]) for c in drawn_cells} == {("causal", "sst2")}, "its methods ran there alone"
     told = json.loads((tmp_path / "llm" / "summary.json").read_text())["answer"]
     counts = re.search(r"HELENE beats MeZO on (\w+) of (\d+) tasks, MeZO beats HELENE on (\w+)", told)
     readme = re.search(r"HELENE beats MeZO beyond noise on (\w+) of (\d+) .* on (\w+)\.", learned.count(learned.rows()))
@@ -316,3 +321,37 @@ def test_a_figure_is_drawn_of_what_it_is_about():
     rows = [r for path in (ROWS / "groups").glob("*.jsonl") for r in read_jsonl(path)]
     assert {r.config["method"] for r in rows} >= {"mezo", "zo-sgd-mmt", "mezo-grouped-16"}
     assert committed_pages.pages_of("groups", rows) == [("figure", "groups", "groups")]
+
+
+def test_a_figure_shows_the_tasks_of_its_own_methods_and_names_the_others():
+    both = [judged(0, 0.8, method=method, task=task) for method in ("mezo", "zo-sgd-mmt") for task in ("sst2", "cb")]
+    table = table_of(*both, judged(0, 0.9, method="helene-corrected"))
+    part, left_out = figures.with_own_runs(table, "ablation")
+    assert {cell.task for cell in part} == {"sst2"}
+    assert len(part) == 3, "with what stands beside"
+    assert left_out == ["CB (causal)"]
+    html = shown(figures.section(part, left_out=left_out))
+    assert "no method that this page is about has a test run: CB (causal)." in html
+    for which in ("floor", "curves"):
+        assert figures.with_own_runs(table, which) == (table, []), "none of its own yet, or at all"
+    cell = Cell("causal", "cb", "helene-corrected", "full")
+    tuning = {cell: (CellRecords(None, (), 3, 4, tuning=(tuned(1e-6, 0.7, 0.5),)), None)}
+    assert figures.with_own_runs(table | tuning, "ablation")[1] == ["CB (causal)"]
+    error = Record.of("x", judged(0, 0.6).config, {"status": "error", "message": "OSError: no weights"})
+    failed = {cell: (CellRecords(None, (), 3, 3, failed=(error,)), None)}
+    assert figures.with_own_runs(table | failed, "ablation") == (table | failed, []), "why it failed is told"
+
+
+def test_a_figure_shows_every_task_that_was_asked_for(tmp_path):
+    store = tmp_path / "rows.sqlite"
+    with Store(store) as opened:
+        for task in ("sst2", "copa"):
+            opened.merge(ROWS / f"all/causal-{task}.jsonl")
+    words = ["llm", "figure", "curvature", "--preset", "all", "--draw-only", "--store", str(store), "--out"]
+    words.append(str(tmp_path))
+    for more, tasks in ([], {"sst2"}), (["--tasks", "sst2", "copa"], {"sst2", "copa"}):
+        assert helene_cli.main([*words, *more]) == 0
+        drawn = json.loads((tmp_path / "llm" / "figure-curvature-all.json").read_text())["cells"]
+        assert {cell["task"] for cell in drawn} == tasks
+        page = (tmp_path / "llm" / "figure-curvature-all.html").read_text()
+        assert ("Tasks are left out" in page) != bool(more)
