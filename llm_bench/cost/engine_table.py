@@ -24,7 +24,7 @@ from helene.lab.runs.provenance import provenance
 from helene.lab.runs.store import Record, Store
 from llm_bench.cost import kernel_timing, timeline
 from llm_bench.cost.captured_forwards import CapturedForwards
-from llm_bench.cost.host_time import host_account, host_seconds
+from llm_bench.cost.host_time import host_seconds
 from llm_bench.cost.rivals.in_place import InPlaceMeZO
 from llm_bench.cost.rivals.published import PublishedMeZO
 from llm_bench.cost.timing import Contestant, seconds_of, time_in_turns
@@ -319,15 +319,15 @@ def profiles(recorder: Recorder, rows: int, length: int, arguments: argparse.Nam
 
 
 def host(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
-    """Where the host's time of MeZO's `optimizer.step` goes, beside two eager forwards; one model on the card."""
-    model, batch = build(arguments.shape), random_batch(rows, length)
-    eager, by_step = _without_engine(model, FULL["MeZO"], batch)
-    results = time_in_turns({"two eager forwards": eager, "MeZO, optimizer.step": by_step}, arguments.rounds)
-    seconds = {"two eager forwards": host_seconds(eager.step)}
-    seconds |= host_account(lambda: _mezo(model), lambda: language_loss(model, batch))
-    ratio = results["MeZO, optimizer.step"]["median_seconds"] / results["two eager forwards"]["median_seconds"]
-    result = {"device_seconds": results, "host_seconds": seconds, "step / two eager forwards": ratio}
-    recorder.put({"part": "host", "rows": rows, "length": length}, result)
+    """Where the host's time of MeZO's `optimizer.step` goes, in turns with two eager forwards."""
+    batch = random_batch(rows, length)
+
+    def make() -> Any:
+        model = build(arguments.shape)
+        return _mezo(model).step, partial(language_loss, model, batch)
+
+    seconds = host_seconds(make, arguments.rounds)
+    recorder.put({"part": "host", "rows": rows, "length": length}, {"host_seconds": seconds})
 
 
 def clean() -> None:

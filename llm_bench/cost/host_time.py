@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -14,6 +18,7 @@ from helene.steps import measurement
 from helene.steps.base import Base
 from llm_bench.cost.timeline import HostTimers, timed
 
+EAGER, STEP, BARE = "two eager forwards", "step", "step that launches no kernel of its own"
 FORWARDS = "forwards"
 PLACES = (
     (Probe, "_before", "hooks"),
@@ -27,35 +32,72 @@ PLACES = (
     (Base, "apply", "update"),
     (measurement, "finite", "waiting for the losses"),
 )
+Step = Callable[[Callable[[], Any]], Any]  # of a loss
 
 
-def host_account(
-    make: Callable[[], Any], loss: Callable[[], Any], steps: int = 40, warmup: int = 5
-) -> dict[str, float]:
-    """Seconds of the host in one step, by part; each moment counts once, for the innermost part.
+def host_seconds(
+    make: Callable[[], tuple[Step, Callable[[], Any]]], rounds: int = 20, calls: int = 5, warmup: int = 5
+) -> dict[str, list[float]]:
+    """Seconds of the host until calls have returned, by what was called; hosts are shared, so that all take turns.
+
+    The device is waited for before each turn, not at its end.
 
     Args:
-        make: Makes the optimizer.
-        loss: What its steps are given.
-        steps: That the seconds are the mean of.
+        make: Makes a model's `optimizer.step` and what it is given.
+        rounds: Turns of each.
+        calls: In a turn, whose mean one number is.
         warmup: Steps before these.
 
     Returns:
-        By name of `PLACES`, of `FORWARDS`, and "other", all else. They add up to a step as it is timed here, which is
-        longer than one that nobody looks at.
+        A number a round for `EAGER`, `STEP` and `BARE` (what Python and the forwards take), and for each part of a
+        step, by name of `PLACES`, of `FORWARDS`, and "other". The parts add up to a step as it is timed there, which is
+        longer than one that nobody looks at: each moment counts once, for the innermost part.
     """
+    step, loss = make()
+    odd = itertools.count()
     timers = HostTimers()
     with timed(timers, PLACES):
-        optimizer = make()
-        forward = timers.wrap(FORWARDS, loss)
-        for _ in range(warmup):
-            optimizer.step(forward)
+        parted, forward = make()
+
+    def eager() -> None:
+        with torch.no_grad():
+            loss()
+            loss()
+
+    def bare() -> None:  # other losses each time: a flat step looks again at what it reads
+        step(lambda: loss() + next(odd) % 7)
+
+    watched = timers.wrap(FORWARDS, forward)
+    for _ in range(warmup):
+        eager()
+        step(loss)
+        parted(watched)
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        turn = {EAGER: _mean(eager, calls), STEP: _mean(lambda: step(loss), calls)}
+        with _no_launches():
+            turn[BARE] = _mean(bare, calls)
         torch.cuda.synchronize()
-        return timers.of_a_step(lambda: optimizer.step(forward), steps, "other")
+        with timed(timers, PLACES):
+            turn |= timers.of_a_step(lambda: parted(watched), calls, "other")
+        for name, seconds in turn.items():
+            found.setdefault(name, []).append(seconds)
+    return found
 
 
-def host_seconds(call: Callable[[], Any], calls: int = 40) -> float:
-    """Seconds of the host until a call returns, the mean of some; the device is not waited for."""
-    call()
+def _mean(call: Callable[[], Any], calls: int) -> float:
     torch.cuda.synchronize()
-    return sum(HostTimers().of_a_step(call, calls, "call").values())
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) / calls
+
+
+def _no_launches() -> ExitStack:
+    """While active, copies and updates are not made: forwards read what copies held before."""
+    from helene.kernels import launch
+
+    stack = ExitStack()
+    for name in ("perturb", "update"):
+        stack.enter_context(patch.object(launch, name, lambda *_, **__: None))
+    return stack
