@@ -14,7 +14,7 @@ from helene.lab.runs.store import Store
 from llm_bench.protocol.execute import experiment
 from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.presets import PRESETS
-from llm_bench.report.figures import OWN
+from llm_bench.report.figures import FIGURES, OWN
 from llm_bench.runs.config import UNTRAINED
 
 RECORDS = Path(__file__).parents[1] / "records"
@@ -45,7 +45,7 @@ def pages_of(preset: str, records: Sequence[Record]) -> list[tuple[str, str, str
     """The pages that a preset's records make: what, which, preset.
 
     A table needs the untrained model and a trained row on one of its tasks, and rows that no others show; a
-    figure, a test run of a method that it is about.
+    figure, a test run of a method that it is about, and that no other shows all its methods and more.
     """
     tested = [r.config for r in records if r.config["role"] == "test" and not r.failed]
     bare = {(c["kind"], c["task"]) for c in tested if c["method"] == "zero-shot"}
@@ -59,7 +59,9 @@ def pages_of(preset: str, records: Sequence[Record]) -> list[tuple[str, str, str
             del shown[name]
     tables = [("table", name, preset) for name in TABLES if name in shown]
     methods = {c["method"] for c in tested}
-    return tables + [("figure", name, preset) for name, own in OWN.items() if methods & own]
+    compared = {name: methods.intersection(FIGURES[name]) for name, own in OWN.items() if methods & own}
+    figures = [name for name, found in compared.items() if not any(found < more for more in compared.values())]
+    return tables + [("figure", name, preset) for name in figures]
 
 
 def write_store(path: Path) -> None:

@@ -6,6 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from helene.lab.runs.records import read_jsonl
+from helene.lab.runs.store import Record
+from llm_bench.protocol.plan import Cell, test_seeds
+from llm_bench.protocol.presets import get_preset
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -32,6 +37,17 @@ FAMILIES = {  # of the page on scaling: the series of its records, without the m
     "digits, real data": "digits-coordinate",
     "softmax regression, real data": "softmax-coordinate",
     "breast cancer, real data": "breast_cancer-coordinate",
+}
+
+
+METHODS = {  # of preset `all`, as the page on language models calls them
+    "ft-adam": "Adam, by backpropagation",
+    "zo-adam": "ZO-Adam",
+    "helene-backprop": "HELENE, h by backpropagation (Algorithm 2)",
+    "mezo": "MeZO",
+    "zo-sgd-mmt": "MeZO with momentum (ZO-SGD-MMT)",
+    "helene-corrected": "HELENE, h corrected for its bias",
+    "helene": "HELENE, Algorithm 1",
 }
 
 
@@ -67,3 +83,13 @@ def accuracies(file: str, method: str) -> list[float]:
     tests = [r for r in runs if r["config"]["role"] == "test"]
     by_seed = sorted(tests, key=lambda r: (r["config"]["seed"], r["config"]["data_seed"]))
     return [r["result"]["test"]["metric"] for r in by_seed]
+
+
+def full_runs(file: str, method: str, role: str) -> list[Record]:
+    """Of all parameters, by seed; of test runs as many as are planned."""
+    preset, _, stem = file.partition("/")
+    found = read_jsonl(LLM / "rows" / f"{file}.jsonl")
+    some = [r for r in found if (r.config["method"], r.config["role"], r.config["tuning"]) == (method, role, "full")]
+    kind, _, task = stem.partition("-")
+    planned = test_seeds(get_preset(preset), Cell(kind, task, method, "full"))
+    return [r for r in sorted(some, key=lambda r: r.config["seed"]) if role == "tune" or r.config["seed"] in planned]

@@ -42,35 +42,31 @@ def test_the_page_on_language_models():
 
 
 def test_squads_dev_losses():
-    """The lowest of each test run, and what Adam's one run came to."""
+    """The lowest of each test run."""
     page, lowest = (ROOT / "docs/findings/language_models.md").read_text(encoding="utf-8"), dict[str, list[str]]()
     runs = read_jsonl(LLM / "rows" / "all" / "causal-squad.jsonl")
     for run in sorted(runs, key=lambda run: run.config["seed"]):
-        if "curve" in run.result and (run.config["role"] == "test" or run.config["method"] == "ft-adam"):
+        if "curve" in run.result and run.config["role"] == "test":
             lowest.setdefault(run.config["method"], []).append(f"{min(run.result['curve']['dev_loss']):.3f}")
     assert f"| lowest dev loss | {', '.join(lowest['mezo'])} | {', '.join(lowest['helene'])} |" in page
-    (adam,) = lowest["ft-adam"]
-    assert f"has a dev loss of {float(adam):.2f} with" in page
 
 
 def test_the_second_model():
     page = "docs/findings/language_models.md"
-    columns = ("linear-probe", "mezo", "zo-adam", "bias-only", "icl", "helene", "zero-shot")
+    columns = ("linear-probe", "mezo", "zo-sgd-mmt", "zo-adam", "bias-only", "icl", "helene", "zero-shot")
     assert table(page, "| test accuracy | linear probing")[1:] == [
         [label, *(", ".join(f"{a:.3f}" for a in accuracies(f"second-model/causal-{task}", m)) for m in columns)]
         for label, task in (("SST-2", "sst2"), ("RTE", "rte"))
     ]
-    means = [fmean(accuracies("second-model/causal-sst2", m)) for m in ("linear-probe", "mezo", "zo-adam", "helene")]
+    means = [fmean(accuracies("second-model/causal-sst2", m)) for m in columns if m not in ("bias-only", "icl")]
     assert means == sorted(means, reverse=True)
     rows = read_jsonl(LLM / "rows/second-model/causal-sst2.jsonl")
-    for method in ("mezo", "zo-adam", "helene"):
+    for method in ("mezo", "zo-sgd-mmt", "zo-adam", "helene"):
         runs = [r for r in rows if r.config["method"] == method]
         tried = {r.config["lr"] for r in runs if r.config["role"] == "tune"}
         assert len(tried) == 7
         assert {r.config["lr"] for r in runs if r.config["role"] == "test"} == {max(tried)}
     text = words(page)
-    assert [r.config["role"] for r in rows if r.config["method"] == "zo-sgd-mmt"] == ["tune"]
-    assert "MeZO with momentum has one tuning run." in text
     (squad,) = read_jsonl(LLM / "rows/second-model/causal-squad.jsonl")
     assert squad.config["method"] == "zero-shot"
     assert f"SQuAD has the untrained model alone, with an F1 of {squad.result['test']['metric']:.3f}." in text
@@ -152,9 +148,8 @@ def test_what_halving_would_choose():
     text = " ".join(learned.PAGE.read_text(encoding="utf-8").split())
     same, of_all = map(sum, zip(*counts.values(), strict=True))
     assert f"in {same} of {of_all} cells" in text
-    others = f"in {same - mezo - helene} of {of_all - mezos - helenes} of other methods on SST-2"
+    others = f"in {same - mezo - helene} of {of_all - mezos - helenes} of other methods"
     assert f"in {mezo} of MeZO's {mezos}, in {helene} of HELENE's {helenes} and {others}" in text
-    assert {cell.task for cell in halving.cells() if cell.method not in ("mezo", "helene")} == {"causal-sst2"}
 
 
 def test_halving_goes_by_what_a_run_has_shown_so_far():

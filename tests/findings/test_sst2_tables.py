@@ -5,34 +5,18 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from helene.lab.runs.records import read_jsonl
 from helene.lab.runs.store import Record
 from llm_bench.protocol import speed
-from llm_bench.protocol.plan import Cell, choose
-from llm_bench.protocol.plan import test_seeds as planned_seeds
-from llm_bench.protocol.presets import get_preset
+from llm_bench.protocol.plan import choose
 from llm_bench.report.cell_numbers import Numbers, numbers
 from llm_bench.report.compare import lead
-from tests.findings.committed import LLM, table, words
+from tests.findings.committed import METHODS, full_runs, table, words
 
 PAGE = "docs/findings/language_models.md"
-LABELS = {
-    "ft-adam": "Adam, by backpropagation",
-    "zo-adam": "ZO-Adam",
-    "helene-backprop": "HELENE, h by backpropagation (Algorithm 2)",
-    "mezo": "MeZO",
-    "zo-sgd-mmt": "MeZO with momentum (ZO-SGD-MMT)",
-    "helene-corrected": "HELENE, h corrected for its bias",
-    "helene": "HELENE, Algorithm 1",
-}
 
 
 def runs(method: str, role: str, preset: str = "all") -> list[Record]:
-    """By seed; of test runs as many as are planned."""
-    found = read_jsonl(LLM / "rows" / preset / "causal-sst2.jsonl")
-    some = [r for r in found if (r.config["method"], r.config["role"], r.config["tuning"]) == (method, role, "full")]
-    planned = planned_seeds(get_preset(preset), Cell("causal", "sst2", method, "full"))
-    return [r for r in sorted(some, key=lambda r: r.config["seed"]) if role == "tune" or r.config["seed"] in planned]
+    return full_runs(f"{preset}/causal-sst2", method, role)
 
 
 def numbers_of(method: str) -> Numbers:
@@ -44,7 +28,7 @@ def numbers_of(method: str) -> Numbers:
 def test_the_table_of_all_methods():
     """The best mean first; milliseconds of runs that had the card alone."""
     expected = []
-    for method in sorted(LABELS, key=lambda method: -numbers_of(method).mean):
+    for method in sorted(METHODS, key=lambda method: -numbers_of(method).mean):
         tests, tuning, found = runs(method, "test"), runs(method, "tune"), numbers_of(method)
         choice = choose(tuning)
         (forwards,) = {r.result["forwards"] for r in tests}
@@ -55,7 +39,7 @@ def test_the_table_of_all_methods():
         assert found.forwards is not None
         expected.append(
             [
-                LABELS[method],
+                METHODS[method],
                 f"{len(tuning)}{' †' * choice.edge}",
                 ", ".join(f"{value / 100:.3f}" for value in found.values),
                 f"{found.mean / 100:.3f}",
@@ -66,12 +50,12 @@ def test_the_table_of_all_methods():
             ]
         )
     assert table(PAGE, "| method | step sizes tried | test accuracy | mean")[1:] == expected
-    (target,) = {r.config["target"] for method in LABELS for r in runs(method, "test")}
+    (target,) = {r.config["target"] for method in METHODS for r in runs(method, "test")}
     assert f"forwards to {target} on dev" in words(PAGE)
     assert choose(runs("zo-adam", "tune")).lr == max(r.config["lr"] for r in runs("zo-adam", "tune")), "†: the largest"
     (adam,) = runs("ft-adam", "test")
     assert f"Adam makes {adam.config['steps']} steps of {adam.config['batch_size']} examples." in words(PAGE)
-    learned = [numbers_of(method) for method in LABELS if math.isfinite(numbers_of(method).forwards or math.inf)]
+    learned = [numbers_of(method) for method in METHODS if math.isfinite(numbers_of(method).forwards or math.inf)]
     errors = {math.sqrt(n.mean * (100 - n.mean) / n.test_rows) / 100 for n in learned}
     assert f"standard error of an accuracy is {max(errors):.3f} where a method learned" in words(PAGE)
 
@@ -88,7 +72,7 @@ def test_with_h_by_backpropagation_helene_ties_with_mezo():
         assert f"for {more} and {memory:.1f} times the memory" in words(other)
     assert f"HELENE has MeZO's {mezo.mean / 100:.2f} as well" in page
     assert f"{backprop.mean / 100:.2f}" == f"{mezo.mean / 100:.2f}"
-    assert "By backpropagation it ties" in words("README.md")
+    assert "By backpropagation it ties, on CB too" in words("README.md")
 
 
 def test_where_backpropagation_gives_it_h_has_next_to_no_effect():
@@ -112,22 +96,3 @@ def test_correcting_h_for_its_bias_mends_nothing():
     one, two, three = (f"{r.result['dev']['metric']:.3f}" for r in runs("helene-corrected", "test"))
     told += f"The chosen step size has {tuned:.3f} on dev in tuning, then {one}, {two} and {three} in the test runs."
     assert told in words(PAGE)
-
-
-def test_first_tuning_runs():
-    """Of CB and COPA, of methods whose other runs are open."""
-    found = {}
-    for task in ("cb", "copa"):
-        for run in read_jsonl(LLM / "rows" / "all" / f"causal-{task}.jsonl"):
-            if run.config["role"] != "measure" and run.config["method"] in ("ft-adam", "helene-backprop", "mezo"):
-                found.setdefault((task, run.config["method"]), []).append(run)
-    dev = {key: max(r.result["dev"]["metric"] for r in of if r.config["role"] == "tune") for key, of in found.items()}
-    assert {key: len(of) for key, of in found.items() if key[1] != "mezo"} == dict.fromkeys(set(dev) - _MEZO, 1)
-    page = words(PAGE)
-    assert f"Adam by backpropagation has {dev['cb', 'ft-adam']:.2f} on dev, HELENE with h by backpropagation" in page
-    assert f"by backpropagation {dev['cb', 'helene-backprop']:.2f}. Their other runs are open." in page
-    assert f"Adam by backpropagation has {dev['copa', 'ft-adam']:.2f} on dev with the first of its step sizes" in page
-    assert f"MeZO's best has {dev['copa', 'mezo']:.2f}. Adam's other runs are open." in page
-
-
-_MEZO = {("cb", "mezo"), ("copa", "mezo")}
