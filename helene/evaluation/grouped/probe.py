@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from helene.evaluation.blocks import Scratch
 from helene.evaluation.directions import Target
 from helene.evaluation.grouped.factors import Factors, Mirrored
-from helene.evaluation.grouped.rowwise import WAY_OUT, Read, RowPerturbation
+from helene.evaluation.grouped.operations import Read
+from helene.evaluation.grouped.places import WAY_OUT
+from helene.evaluation.grouped.rowwise import RowPerturbation
 from helene.evaluation.losses import Closure, finite, one_number, scalar_loss
 from helene.evaluation.modules import is_compiled, listed
 from helene.evaluation.probe import unwritten
@@ -46,8 +48,8 @@ class GroupProbe:
         self.scratch = Scratch()
         self.reads_none = False
         self._seen: set[tuple[int, frozenset[int]]] = set()  # groups and chosen places that were found apart
-        self._chosen: frozenset[int] = frozenset()  # see `RowPerturbation.chosen`, of the last forward
-        self._shared: set[int] = set()  # see `RowPerturbation`
+        self._chosen: frozenset[int] = frozenset()  # see `Places.chosen`, of the last forward
+        self._shared: set[int] = set()  # see `Operations`
         for target in targets:
             if target.tensor.dim() > 2:
                 raise ValueError(
@@ -122,12 +124,13 @@ class GroupProbe:
                     undo.run()
             finally:
                 undo.run()
-        losses, self._chosen = example_losses(value, factors.groups, mode.rows), mode.chosen
-        self.reads_none = not mode.read and any(target.tensor.numel() for target in self.targets)
+        read, places = mode.operations.read, mode.operations.places
+        losses, self._chosen = example_losses(value, factors.groups, places.rows), places.chosen
+        self.reads_none = not read and any(target.tensor.numel() for target in self.targets)
         if self.reads_none and self._model is not None:
             raise ValueError(reads_none([target.name for target in self.targets]))
         if watch is not None:
-            self._check_reads(mode.read, watch)
+            self._check_reads(read, watch)
         return losses
 
     def _check_reads(self, read: set[int], watch: ReadWatch) -> None:

@@ -1,7 +1,7 @@
 """Where a model gathers places of its batch's rows, and so loses the axis of rows: it says which row each came from.
 
 A head that runs on a few places of each row alone is one such: the operations after the gathering see places, not
-rows. What perturbs row by row (`helene.evaluation.grouped.rowwise`) asks here.
+rows. What perturbs row by row (`helene.evaluation.grouped.places`) asks here.
 """
 
 from __future__ import annotations
