@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -117,7 +116,7 @@ class Engine:
         self._steps: Steps
         plan = optimizer.foresee()
         self._look(plan)
-        self._check_ranks(plan)
+        self.ranks.check_step(self.optimizer, plan)
         optimizer.register_state_dict_pre_hook(lambda *_: self._shared.updates.settle())
 
     @property
@@ -193,7 +192,7 @@ class Engine:
             updates.settle()
             self._look(plan)
         if plan.step % self._check_every == 0:
-            self._check_ranks(plan)
+            self.ranks.check_step(self.optimizer, plan)
         batch = batches.plain(batch)
         if self._buckets:
             batch = batches.pad_to_bucket(batch, self._buckets, self._padding, self._side)
@@ -255,10 +254,6 @@ class Engine:
         self._shared.updates.settle()
         self._mode, self._reason = "plain", self._plain_reason
         return self.optimizer.step(lambda: self._loss(self.model, batch), curvature_closure)
-
-    def _check_ranks(self, plan: StepPlan) -> None:
-        numbers = plan.seed, plan.step, zlib.crc32(plan.fingerprint().encode())
-        self.ranks.check(self.optimizer.targets, numbers, "seed, step or a hyper-parameter")
 
     def _tell(self, message: str) -> None:
         if message not in self._told:

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from helene.engine import batches, reasons
 from helene.engine.batches import Loss, on_device
+from helene.engine.ranks import GroupShare, Ranks
 from helene.engine.recordings import Compute, RecordingEngine, RecordingOptions
 from helene.engine.watch import ModelWatch, OptimizerWatch
 from helene.evaluation.agreement import check_agreement
 from helene.evaluation.grouped.factors import Factors, Mirrored
 from helene.evaluation.swap import out_of_inference
+from helene.inputs import numeric
 from helene.optimizers.grouped import GroupedMeZO
 from helene.steps.plan import StepPlan
 
@@ -31,6 +33,10 @@ class GroupEngine(RecordingEngine):
     With ``doubled`` one forward of a batch that holds its examples twice gives both sides, in half as many launches.
     Where that raises, or its losses differ from two forwards' by more than rounding, there are two, with a warning.
 
+    With torch.distributed initialised (torchrun), each rank gives its share of the batch, all of one size, and its
+    examples see as large a share of the groups. Four numbers a group are exchanged a step. Every rank makes the same
+    update, that of one process with all groups and the whole batch.
+
     Args:
         model: The module whose forward the loss runs. Its parameters stay where they are.
         optimizer: Over its parameters, or some of them.
@@ -38,10 +44,14 @@ class GroupEngine(RecordingEngine):
         capture: See `helene.engine.recordings.Recordings`.
         doubled: For batches that are dicts whose tensors all have examples, rows or the like on their first axis: which
             of them are indices, and into the first axis of which others, ``{}`` where none is. The rest is repeated.
-        max_shapes: Likewise.
+        group: Process group of torch.distributed, the default one unless given.
+        check_every: Steps between checks that all ranks hold the same parameters.
+        max_shapes: As ``capture``.
 
     Raises:
-        ValueError: If the optimizer is another one, or ``max_shapes`` is below 1.
+        ValueError: If the optimizer is another one, ``max_shapes`` or ``check_every`` is below 1, or ranks cannot share
+            its groups.
+        RuntimeError: If ranks start from different parameters or seeds.
     """
 
     METHOD = GroupedMeZO
@@ -53,13 +63,25 @@ class GroupEngine(RecordingEngine):
         loss: Loss,
         *,
         doubled: Mapping[str, str] | None = None,
+        group: Any = None,
+        check_every: int = 1000,
         **options: Unpack[RecordingOptions],
     ) -> None:
         super().__init__(model, optimizer, loss, **options)
         self.optimizer: GroupedMeZO = optimizer
+        numeric.whole(check_every, "check_every", 1, 1 << 62, "1000 is usual")
+        self.ranks, self._check_every = Ranks(group), check_every
+        self._share: GroupShare | None = None
         self._indices = None if doubled is None else dict(doubled)
         self._model_watch = ModelWatch(model)
-        self._forget(optimizer.foresee())
+        plan = optimizer.foresee()
+        if self.ranks.size > 1:
+            if optimizer.chooses:
+                raise ValueError(f"groups='auto' may be none that {self.ranks.size} ranks can share; give a number")
+            self._share = GroupShare(self.ranks, self._device)
+            self._share.part(optimizer.factors(plan))
+            self.ranks.check_step(optimizer, plan)
+        self._forget(plan)
 
     def step(self, batch: Any) -> Tensor:
         """One update; returns the mean of the losses, 0-dim.
@@ -69,6 +91,7 @@ class GroupEngine(RecordingEngine):
 
         Raises:
             ValueError, FloatingPointError: As `GroupedMeZO.step`; nothing has then moved.
+            RuntimeError: If ranks differ or one has died.
         """
         with on_device(self._device), out_of_inference():
             return self._step(batches.plain(batch))
@@ -84,17 +107,21 @@ class GroupEngine(RecordingEngine):
         plan = optimizer.plan()
         if self._model_watch.changed() or self._optimizer_watch.changed(plan):
             self._forget(plan)
+        if plan.step % self._check_every == 0:
+            self.ranks.check_step(optimizer, plan)
         factors, probing, probe = optimizer.factors(plan), plan.probing, optimizer.probe
+        mine = factors if self._share is None else self._share.part(factors)
         key = layout.key, factors, probing.eps
-        losses = recordings.compute(key, layout, lambda static: self._forwards(static, plan, factors))
+        losses = recordings.compute(key, layout, lambda static: self._forwards(static, plan, mine))
         if losses is not None:
             probe.recorded = lambda: losses[0]
         elif recordings.is_new(key):
             probe.look_again()
         try:
+            optimizer.share = self._share
             loss = optimizer.step(lambda: self.loss(self.model, batches.moved(batch, self._device)))
         finally:
-            probe.recorded = None
+            probe.recorded = optimizer.share = None
         if losses is None:
             self._model_watch.look()
         recordings.keep(key)

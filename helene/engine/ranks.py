@@ -12,6 +12,9 @@ from torch import distributed as dist
 
 from helene.engine.reasons import first_line
 from helene.evaluation.directions import Target
+from helene.evaluation.grouped.factors import Factors
+from helene.steps.base import Base
+from helene.steps.plan import StepPlan
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CHUNK = 1 << 24
@@ -32,7 +35,7 @@ class Ranks:
         self.rank = dist.get_rank(group) if alive else 0
 
     def add(self, losses: Tensor) -> None:
-        """Replace the two losses by their sums over the ranks: the one exchange of a pair.
+        """Replace losses by their sums over the ranks: the one exchange of a pair.
 
         Raises:
             RuntimeError: If a rank has died.
@@ -81,6 +84,15 @@ class Ranks:
                 "every rank before the first step"
             )
 
+    def check_step(self, optimizer: Base, plan: StepPlan) -> None:
+        """Make sure that all ranks are about to make the same step from the same parameters.
+
+        Raises:
+            RuntimeError: If they are not.
+        """
+        numbers = plan.seed, plan.step, zlib.crc32(plan.fingerprint().encode())
+        self.check(optimizer.targets, numbers, "seed, step or a hyper-parameter")
+
     def check_numbers(self, numbers: Sequence[int], device: torch.device, what: str) -> None:
         """Raise RuntimeError unless all ranks hold the same numbers."""
         mine = torch.tensor([_signed(n) for n in numbers], dtype=torch.int64, device=device)
@@ -94,6 +106,50 @@ class Ranks:
         self._exchange(high, dist.ReduceOp.MAX, "fingerprints")
         found: list[int] = (low != high).nonzero().flatten().tolist()
         return found
+
+
+class GroupShare:
+    """A rank's share of the groups of a step: equal parts, in the order of the ranks.
+
+    Args:
+        ranks: Two or more.
+        device: Where losses are exchanged.
+    """
+
+    def __init__(self, ranks: Ranks, device: torch.device) -> None:
+        self._ranks, self._device = ranks, device
+
+    def part(self, factors: Factors) -> Factors:
+        """The directions that this rank's examples see.
+
+        Raises:
+            ValueError: If ranks cannot have equally many.
+        """
+        size = self._ranks.size
+        if factors.groups % size:
+            raise ValueError(f"groups={factors.groups} cannot be shared by {size} ranks; take a multiple of {size}")
+        each = factors.groups // size
+        return factors.part(self._ranks.rank * each, each)
+
+    def whole(self, found: Tensor) -> Tensor:
+        """What all ranks have found: the one exchange of a step, 4 numbers a group.
+
+        Args:
+            found: By `helene.optimizers.grouped.by_group` of this rank's groups, finite or not.
+
+        Raises:
+            ValueError: If ranks have groups of other sizes.
+            RuntimeError: If a rank has died.
+        """
+        size, rank, each = self._ranks.size, self._ranks.rank, found.shape[1]
+        of_all = torch.zeros(found.shape[0], size * each, dtype=found.dtype, device=self._device)
+        of_all[:, rank * each : (rank + 1) * each] = found
+        self._ranks.add(of_all)
+        told = of_all.cpu()
+        sizes = sorted(set(told[3].tolist()))
+        if len(sizes) > 1:
+            raise ValueError(f"ranks have groups of {sizes[0]:.0f} and {sizes[-1]:.0f} examples; give each as many")
+        return told
 
 
 @torch.no_grad()

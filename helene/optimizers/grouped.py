@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from helene import functional
 from helene.evaluation.grouped.factors import Factors
@@ -16,7 +16,7 @@ from helene.evaluation.losses import Closure, finite
 from helene.inputs import numeric
 from helene.rules import TorchSGDRule
 from helene.steps.base import LearningRate, Options
-from helene.steps.gradient_noise import GradientNoise, choose_groups
+from helene.steps.gradient_noise import GradientNoise, GroupSlopes, choose_groups
 from helene.steps.measurement import Chunk, Measured, Measurement
 from helene.steps.plan import Seeded, StepPlan
 from helene.steps.resolution import ResolutionWatch
@@ -74,15 +74,34 @@ class GroupPairs(Measurement):
         return 2
 
     def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
-        """See `Measurement`; the sample is the slope of each example, shape (groups, examples of a group)."""
+        """See `Measurement`; the sample is the `GroupSlopes`."""
         probing: Any = plan.probing
-        losses = optimizer.probe.pair(closure, optimizer.factors(plan), probing.eps)
-        plus, minus = torch.tensor(finite(losses), dtype=torch.float64).view(2, probing.groups, -1)
-        sides = plus.mean(dim=1), minus.mean(dim=1)
-        optimizer.resolution.note(*(side.tolist() for side in sides), losses.dtype)
-        coefficients = functional.projected_gradient(*sides, probing.eps) / probing.groups
+        share, factors = optimizer.share, optimizer.factors(plan)
+        mine = factors if share is None else share.part(factors)
+        losses = optimizer.probe.pair(closure, mine, probing.eps)
+        found = by_group(losses, mine.groups, probing.eps)
+        if share is not None:
+            found = share.whole(found)
+        plus, minus, squares, examples = found
+        finite(found[:2])
+        optimizer.resolution.note(plus.tolist(), minus.tolist(), losses.dtype)
         slopes = functional.projected_gradient(plus, minus, probing.eps)
-        return Measured(coefficients.tolist(), losses.mean(), slopes)
+        loss = losses.mean() if share is None else found[:2].mean().to(losses)
+        return Measured((slopes / probing.groups).tolist(), loss, GroupSlopes(slopes, squares, int(examples[0])))
+
+
+def by_group(losses: Tensor, groups: int, eps: float) -> Tensor:
+    """What a step is made of: L_g⁺, L_g⁻, the mean c_i² of g's examples, their number; float64, shape (4, groups).
+
+    Args:
+        losses: Of each example at both sides, shape (2, examples).
+        groups: Equal parts of them, in their order.
+        eps: Radius of the probes.
+    """
+    plus, minus = losses.to("cpu", torch.float64).view(2, groups, -1)
+    squares = functional.projected_gradient(plus, minus, eps).square().mean(dim=1)
+    examples = torch.full_like(squares, plus.shape[1])
+    return torch.stack([plus.mean(dim=1), minus.mean(dim=1), squares, examples])
 
 
 class GroupedMeZO(ZerothOrder):
@@ -130,6 +149,7 @@ class GroupedMeZO(ZerothOrder):
     RULE = TorchSGDRule
     PROBING = GroupedProbing
     MEASUREMENT = GroupPairs()
+    share: Any = None  # of several ranks, see `helene.engine.groups`
     _factors: Factors | None = None
     _made_for: tuple[Any, ...] = ()
     _drawn: tuple[Any, ...] | None = None

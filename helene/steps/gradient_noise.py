@@ -36,6 +36,20 @@ class NoiseEstimate(NamedTuple):
     steps: int
 
 
+class GroupSlopes(NamedTuple):
+    """Slopes of a step's examples, group by group.
+
+    Attributes:
+        means: Of each group, float64, shape (groups,).
+        squares: The means of their squares, likewise.
+        examples: Of a group.
+    """
+
+    means: Tensor
+    squares: Tensor
+    examples: int
+
+
 class GradientNoise:
     """The last steps' estimates of |ḡ|² and tr Σ, each unbiased where there were two examples a group."""
 
@@ -55,10 +69,10 @@ class GradientNoise:
         noise.moments.extend((float(a), float(b)) for a, b in kept.get("moments", ()))
         return noise
 
-    def add(self, slopes: Tensor) -> None:
-        """Take in a step's slopes, shape (groups, examples of a group)."""
-        self.batch_size = slopes.numel()
-        if slopes.shape[1] > 1:
+    def add(self, slopes: GroupSlopes) -> None:
+        """Take in a step's slopes."""
+        self.batch_size = slopes.means.numel() * slopes.examples
+        if slopes.examples > 1:
             self.moments.append(slope_moments(slopes))
 
     def estimate(self) -> NoiseEstimate | None:
@@ -76,13 +90,11 @@ class GradientNoise:
         return {**told, **finite, **best, "suggested_groups": choose_groups(batch, found)}
 
 
-def slope_moments(slopes: Tensor) -> tuple[float, float]:
-    r"""Unbiased |ḡ|² and tr Σ from slopes of shape (groups, m), m > 1: the mean c_i c_j; the mean c_i² less that."""
-    c = slopes.double()
-    m = c.shape[1]
-    squares = c.square().mean().item()
-    pairs = ((c.sum(dim=1).square() - c.square().sum(dim=1)) / (m * (m - 1))).mean().item()
-    return pairs, squares - pairs
+def slope_moments(slopes: GroupSlopes) -> tuple[float, float]:
+    r"""Unbiased |ḡ|² and tr Σ from groups of m > 1 examples: the mean c_i c_j over i ≠ j; the mean c_i² less that."""
+    means, squares, m = slopes
+    pairs = ((m * means.square() - squares) / (m - 1)).mean().item()
+    return pairs, squares.mean().item() - pairs
 
 
 def noise_ratio(moments: Sequence[tuple[float, float]]) -> NoiseEstimate:

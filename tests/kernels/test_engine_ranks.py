@@ -24,8 +24,9 @@ from torch import multiprocessing
 sys.path.insert(0, str(Path(__file__).parent))  # in the spawned processes too
 from engine_models import TiedModel, batch_of, loss
 
-from helene import Helene, MeZO, ZOConservative, ZOSign
+from helene import GroupedMeZO, Helene, MeZO, ZOConservative, ZOSign
 from helene.engine import Engine, sharded
+from helene.engine.groups import GroupEngine
 
 ROWS, STEPS = 4, 4
 SHARDED: list[Any] = [
@@ -50,7 +51,7 @@ def _engine(model: Any, seed: int = 5, lr: float = 1e-3, group: Any = None) -> E
 def _said(make: Callable[[], Any]) -> str:
     try:
         make()
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, FloatingPointError) as error:
         return str(error)
     return ""
 
@@ -67,8 +68,7 @@ def _trajectory(rank: int, make: Callable[[Any], Engine] = _engine) -> tuple[lis
     engine = make(model)
     losses = []
     for step in range(STEPS):
-        share = {name: value[ROWS * rank : ROWS * (rank + 1)] for name, value in batch_of(step, 2 * ROWS).items()}
-        losses.append(float(engine.step(share)))
+        losses.append(float(engine.step(_share(rank, step))))
     return losses, [p.detach().numpy() for p in model.parameters()]
 
 
@@ -112,8 +112,7 @@ def _of_shards(rank: int) -> dict[str, Any]:
         model = made()
         optimizer, losses = sharded(cls, model, seed=5, **options), []
         for step in range(STEPS):
-            share = {name: value[ROWS * rank : ROWS * (rank + 1)] for name, value in batch_of(step, 2 * ROWS).items()}
-            losses.append(float(optimizer.step(lambda m=model, b=share: loss(m, b))))
+            losses.append(float(optimizer.step(lambda m=model, s=step: loss(m, _share(rank, s)))))
         found[cls.__name__] = losses, [p.full_tensor().detach().numpy() for p in model.parameters()]
     model = made(torch.bfloat16)
     kept = [p.full_tensor().detach().clone() for p in model.parameters()]
@@ -127,6 +126,45 @@ def _of_shards(rank: int) -> dict[str, Any]:
         _said(lambda: sharded(ZOConservative, made(), lr=1e-3)),
     ]
     return found
+
+
+def _row_losses(model: Any, batch: Any) -> torch.Tensor:
+    logits = model(batch["ids"]).transpose(1, 2)
+    return torch.nn.functional.cross_entropy(logits, batch["labels"], reduction="none").mean(dim=1)
+
+
+def _group_engine(model: Any, groups: Any = 4, loss: Any = _row_losses, **options: Any) -> GroupEngine:
+    optimizer = GroupedMeZO(model.named_parameters(), 1e-3, groups=groups, momentum=0.5, seed=5)
+    return GroupEngine(model, optimizer, loss, capture="repeat", check_every=2, **options)
+
+
+def _of_groups(rank: int) -> dict[str, Any]:
+    """Steps by two forwards and by one of the doubled batch, and what is said where ranks cannot share a step."""
+    found: dict[str, Any] = {}
+    for name, doubled in (("two forwards", None), ("one", {})):
+        engine = _group_engine(_model(), doubled=doubled)
+        losses = [float(engine.step(_share(rank, step))) for step in range(STEPS)]
+        weights = [p.detach().numpy() for p in engine.model.parameters()]
+        found[name] = losses, weights, engine.optimizer.noise.as_json(), engine.mode
+    model = _model()
+    kept = [p.detach().clone() for p in model.parameters()]
+
+    def on_one_rank(model: Any, batch: Any) -> torch.Tensor:
+        return _row_losses(model, batch) * (torch.nan if rank == 1 else 1.0)
+
+    broken = _group_engine(model, loss=on_one_rank)
+    found["not finite"] = _said(lambda: broken.step(_share(rank, 0)))
+    broken.loss = _row_losses
+    found["other sizes"] = _said(lambda: broken.step(batch_of(0, 2 * (1 + rank))))
+    found["unmoved"] = all(map(torch.equal, kept, model.parameters())) and broken.optimizer.steps_made == 0
+    found["three"] = _said(lambda: _group_engine(_model(), groups=3))
+    found["auto"] = _said(lambda: _group_engine(_model(), groups="auto"))
+    found["weights"] = _said(lambda: _group_engine(_model(seed=rank)))
+    return found
+
+
+def _share(rank: int, step: int) -> dict[str, torch.Tensor]:
+    return {name: value[ROWS * rank : ROWS * (rank + 1)] for name, value in batch_of(step, 2 * ROWS).items()}
 
 
 def _lost(rank: int, group: Any, how: str) -> tuple[int, str, bool] | None:
@@ -154,6 +192,7 @@ def _rank(rank: int, port: int, results: Any) -> None:
     results.put((rank, "mismatches", _mismatches(rank)))
     results.put((rank, "shards", _shards(rank)))
     results.put((rank, "of shards", _of_shards(rank)))
+    results.put((rank, "of groups", _of_groups(rank)))
     dist.barrier()
     impatient = dist.new_group(timeout=timedelta(seconds=3))
     results.put((rank, "sleeps", _lost(rank, impatient, "sleeps")))
@@ -180,7 +219,7 @@ def found() -> Iterator[dict[tuple[int, str], Any]]:
     for process in processes:
         process.start()
     gathered = {}
-    for _ in range(13):  # seven parts of rank 0, six of rank 1
+    for _ in range(15):  # eight parts of rank 0, seven of rank 1
         rank, part, value = results.get(timeout=120)
         gathered[rank, part] = value
     yield gathered
@@ -253,3 +292,38 @@ def test_a_sharded_model_makes_the_steps_of_a_whole_one(found: dict[tuple[int, s
     assert "ranks differ in the names of parameters, seed or a hyper-parameter" in seed
     assert "each rank holds a part" in sphere
     assert "ZOConservative measures more than pairs of losses" in conservative
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("forwards", "doubled"), [("two forwards", None), ("one", {})])
+def test_each_rank_evaluates_its_own_groups(
+    found: dict[tuple[int, str], Any], rank: int, forwards: str, doubled: Any
+) -> None:
+    """Both ranks are equal to the bit; to one process with all groups they are up to the rounding of the losses.
+
+    As above c_g is off by 1.1e-3. A mean over groups of c_g u v, with |u v| up to 20, at lr 1e-3 and a momentum that
+    sums to 6 over four steps, makes 1.4e-4 of it.
+    """
+    losses, weights, noise, mode = found[rank, "of groups"][forwards]
+    engine = _group_engine(_model(), doubled=doubled)
+    expected = [float(engine.step(batch_of(step, 2 * ROWS))) for step in range(STEPS)]
+    assert mode == engine.mode == "graph"
+    assert losses == pytest.approx(expected, rel=1e-5)
+    other = found[0, "of groups"][forwards]
+    assert noise == other[2]
+    assert noise["batch_size"] == engine.optimizer.noise.batch_size == 2 * ROWS
+    assert torch.tensor(noise["moments"]) == pytest.approx(torch.tensor(engine.optimizer.noise.moments), rel=0.05)
+    for mine, others, whole in zip(weights, other[1], engine.model.parameters(), strict=True):
+        assert (mine == others).all()
+        torch.testing.assert_close(torch.from_numpy(mine), whole.detach(), rtol=0, atol=1.4e-4)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_that_cannot_share_groups_are_told_why(found: dict[tuple[int, str], Any], rank: int) -> None:
+    said = found[rank, "of groups"]
+    assert "the loss is nan" in said["not finite"], "also by the rank whose own losses are finite"
+    assert "ranks have groups of 1 and 2 examples; give each as many" in said["other sizes"]
+    assert said["unmoved"]
+    assert "groups=3 cannot be shared by 2 ranks; take a multiple of 2" in said["three"]
+    assert "groups='auto' may be none that 2 ranks can share; give a number" in said["auto"]
+    assert "ranks hold different parameters (first embed.weight)" in said["weights"]

@@ -62,6 +62,14 @@ def test_a_forward_is_torchs(
         assert len(launched) == 4 * (choice == "triton"), "two products in two forwards"
         for one, other in zip(made[-1], doubled(), strict=True):
             assert (one - other).abs().max() <= 16 * torch.finfo(dtype).eps * one.abs().max()
+    each = x.shape[0] // groups
+    for group in range(groups):
+        place, launches = slice(group * each, (group + 1) * each), len(launched)
+        with torch.no_grad(), RowPerturbation(targets, factors.part(group, 1), 0.1):
+            alone = model(x[place]).double()
+        assert len(launched) == launches + 2, "by kernels, as part of all groups"
+        whole = made[-1][0].view(x.shape[0], -1, alone.shape[-1])[place].flatten(0, 1)
+        assert (alone - whole).abs().max() <= 16 * torch.finfo(dtype).eps * whole.abs().max()
     (plus, minus), (ours, theirs) = made
     apart = max((plus - ours).abs().max(), (minus - theirs).abs().max())
     assert apart <= 16 * torch.finfo(dtype).eps * plus.abs().max()

@@ -9,6 +9,7 @@ the vector's length: first the u_k, then the v_k. They depend on no other group,
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -43,6 +44,7 @@ class Factors:
 
     def __init__(self, targets: Sequence[Target], *, groups: int, rank: int, signs: bool = False) -> None:
         self.targets, self.groups, self.rank, self.signs = list(targets), groups, rank, signs
+        self._first, self._all = 0, groups
         shapes = [target.tensor.shape for target in targets]
         sizes = [groups * (rank * sum(shape) if len(shape) == 2 else shape.numel()) for shape in shapes]
         self._drawn = Drawn(self.targets, sizes)
@@ -54,8 +56,9 @@ class Factors:
 
     def place(self, index: int) -> tuple[int, int]:
         """Where a parameter's numbers start in `numbers`, and how many columns it has: 0 if it is no matrix."""
-        shape = self.targets[index].tensor.shape
-        return int(self._drawn.parts[index].storage_offset()), shape[1] if len(shape) == 2 else 0
+        shape, numbers = self.targets[index].tensor.shape, self._drawn.parts[index]
+        start = numbers.storage_offset() + self._first * (numbers.numel() // self._all)
+        return int(start), shape[1] if len(shape) == 2 else 0
 
     @property
     def scale(self) -> float:
@@ -82,13 +85,19 @@ class Factors:
         target = self.targets[index].tensor
         key = index, dtype or compute_dtype(target.dtype)
         if key not in self._made:
-            rows = self._drawn.parts[index].to(key[1]).view(self.groups, -1)
+            rows = self._drawn.parts[index].view(self._all, -1)[self._first : self._first + self.groups].to(key[1])
             if target.dim() != 2:
                 self._made[key] = Factor(rows, None)
             else:
                 sides = rows.split([self.rank * size for size in target.shape], dim=1)
                 self._made[key] = Factor(*(side.unflatten(1, (self.rank, -1)) for side in sides))
         return self._made[key]
+
+    def part(self, first: int, groups: int) -> Factors:
+        """Some of these groups, as they are drawn here."""
+        made = copy.copy(self)
+        made._first, made.groups, made._made = self._first + first, groups, {}
+        return made
 
     def reversed_where(self, bit: int) -> Factors:
         """These with the directions reversed of groups whose number has that bit, in memory of their own."""

@@ -71,7 +71,7 @@ class GroupProbe:
         Raises:
             ValueError: If the closure returns no loss for each example or group, groups are not of one size, a
                 parameter is read in a way that groups have no share in, or losses depend on other groups' rows.
-            FloatingPointError: If a loss that is looked at is not finite.
+            FloatingPointError: If a loss of a forward that looks is not finite.
         """
         if self.recorded is not None:
             return self.recorded()
@@ -80,8 +80,7 @@ class GroupProbe:
             watch = ReadWatch([target.tensor for target in self.targets])
         sides = torch.stack([self.losses(closure, factors, radius, watch), self.losses(closure, factors, -radius)])
         seen = factors.groups, self._chosen
-        if seen not in self._seen:
-            finite(sides)
+        if seen not in self._seen and bool(sides.isfinite().all()):  # else the step is refused, on all ranks alike
             for bit in range((factors.groups - 1).bit_length()):
                 self._check_apart(closure, factors, radius, sides, bit)
             if buffers.told:
