@@ -2,10 +2,10 @@
 
 ``python -m torch.distributed.run --nproc-per-node 2 -m llm_bench.cli measure parallel --out DIR``
 
-First each rank alone, then all together: the throughput at a fixed batch per card, and the same trajectory as one rank
-with the whole batch, whole models and sharded ones. Then rank 0 puts the halves of a model on two cards: the same
-trajectory as on one, for z does not depend on where a parameter is. ``--device cpu`` checks the same over gloo without
-the throughput.
+First each rank alone, then all together: the throughput at a fixed batch per card (and of `GroupedMeZO` 16 groups a
+card), and the same trajectory as one rank with the whole batch, whole models and sharded ones. Then rank 0 puts the
+halves of a model on two cards: the same trajectory as on one, for z does not depend on where a parameter is.
+``--device cpu`` checks the same over gloo without the throughput.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from helene import Helene, MeZO, noise
+from helene import GroupedMeZO, Helene, MeZO, noise
 from helene.engine import Engine, sharded
+from helene.engine.groups import GroupEngine
 from helene.engine.ranks import fingerprint
 from helene.lab.runs.provenance import provenance
 from helene.lab.runs.store import Record, Store
-from llm_bench.cost.engine_table import EPS, EXPERIMENT, HELENE, LR, clean
+from llm_bench.cost.engine_table import EPS, EXPERIMENT, GROUPED, HELENE, LR, clean
 from llm_bench.cost.timing import Contestant, time_in_turns
-from llm_bench.models.shapes import build, language_loss, random_batch
+from llm_bench.models.shapes import build, language_loss, random_batch, row_losses
 
 STEPS = 10
 ROWS, LENGTH = 4, 32  # of the trajectories, on each rank
@@ -48,18 +49,23 @@ def main(arguments: argparse.Namespace) -> int:
     shapes = [tuple(int(number) for number in text.split("x")) for text in arguments.batches.split(",")]
     if device.type == "cpu":
         shapes = []
-    alone = {shape: _seconds(arguments, shape, rank) for shape in shapes}
+    contestants = [(name, shape) for name in ("MeZO", GROUPED) for shape in shapes]
+    alone = {what: _seconds(arguments, *what, rank) for what in contestants}
     batch = whole_batch(size, device)
-    expected = trajectory(batch, device)
+    expected, grouped = trajectory(batch, device), grouped_trajectory(batch, size, device)
     options: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=120), **options)
     store = dist.distributed_c10d._get_default_store()  # to wait without a kernel that holds the card
-    mine = trajectory({name: value[ROWS * rank : ROWS * (rank + 1)] for name, value in batch.items()}, device)
-    shares = sharded_trajectory({n: value[ROWS * rank : ROWS * (rank + 1)] for n, value in batch.items()}, device)
-    together = {shape: _seconds(arguments, shape, rank) for shape in shapes}
-    times = torch.tensor([[alone[s], together[s]] for s in shapes], device=device, dtype=torch.float64)
-    if shapes:
+    own = {name: value[ROWS * rank : ROWS * (rank + 1)] for name, value in batch.items()}
+    mine, shares, groups = (
+        trajectory(own, device),
+        sharded_trajectory(own, device),
+        grouped_trajectory(own, size, device),
+    )
+    together = {what: _seconds(arguments, *what, rank) for what in contestants}
+    times = torch.tensor([[alone[w], together[w]] for w in contestants], device=device, dtype=torch.float64)
+    if contestants:
         dist.all_reduce(times, op=dist.ReduceOp.MAX)
     fine = True
     if rank == 0:
@@ -67,10 +73,13 @@ def main(arguments: argparse.Namespace) -> int:
             ({"part": "data parallel", "ranks": size}, {**compare(expected, mine), "same_bits": mine["same_bits"]})
         ]
         results.append(({"part": "sharded", "ranks": size}, compare(expected, shares)))
+        of_groups = {**compare(grouped, groups), "same_bits": groups["same_bits"]}
+        results.append(({"part": "groups", "ranks": size}, of_groups))
         results.append(({"part": "spread", "cards": _cards(device)}, spread_check(device)))
-        for (rows, length), (one, many) in zip(shapes, times.tolist(), strict=True):
+        for (name, (rows, length)), (one, many) in zip(contestants, times.tolist(), strict=True):
             seconds = {"alone_seconds": one, "together_seconds": many, "throughput": size * one / many}
-            results.append(({"part": "throughput", "ranks": size, "rows": rows, "length": length}, seconds))
+            of = {"part": "throughput", "ranks": size, "rows": rows, "length": length}
+            results.append((of if name == "MeZO" else {**of, "contestant": name}, seconds))
         fine = all(result.get("same", True) and result.get("same_bits", True) for _, result in results)
         _write(arguments, device, results)
         store.set("written", "1")
@@ -128,12 +137,23 @@ def sharded_trajectory(batch: dict[str, Tensor], device: torch.device) -> dict[s
     return {"losses": losses, "theta": theta, "mode": "plain", "reason": "parameters are sharded"}
 
 
+def grouped_trajectory(batch: dict[str, Tensor], size: int, device: torch.device) -> dict[str, Any]:
+    """Some steps of `GroupedMeZO`, two groups a rank; as `trajectory`."""
+    model = build("opt-tiny", torch.float32, str(device))
+    optimizer = GroupedMeZO(model.named_parameters(), TRAJECTORY_LR, groups=2 * size, eps=EPS)
+    engine = GroupEngine(model, optimizer, row_losses, check_every=3)
+    return {**_made(engine, batch, device), "same_bits": _same_on_all_ranks(model)}
+
+
 def _steps(model: nn.Module, batch: dict[str, Tensor], device: torch.device) -> dict[str, Any]:
     optimizer = Helene(model.named_parameters(), TRAJECTORY_LR, eps=EPS, model=model, **HELENE)
-    engine = Engine(model, optimizer, language_loss, check_every=3)
+    return _made(Engine(model, optimizer, language_loss, check_every=3), batch, device)
+
+
+def _made(engine: Engine | GroupEngine, batch: dict[str, Tensor], device: torch.device) -> dict[str, Any]:
     losses = [float(engine.step(batch)) for _ in range(STEPS)]
     engine.flush()
-    theta = torch.cat([p.detach().flatten().to(device) for p in model.parameters()])
+    theta = torch.cat([p.detach().flatten().to(device) for p in engine.model.parameters()])
     return {"losses": losses, "theta": theta, "mode": engine.mode, "reason": engine.reason}
 
 
@@ -206,14 +226,20 @@ def _move(device: torch.device, module: nn.Module, args: Any, kwargs: Any) -> An
     return torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), (args, kwargs))
 
 
-def _seconds(arguments: argparse.Namespace, shape: tuple[int, ...], rank: int) -> float:
+def _seconds(arguments: argparse.Namespace, name: str, shape: tuple[int, ...], rank: int) -> float:
     model = build(arguments.shape)
     batch = random_batch(shape[0], shape[1], seed=rank)
-    engine = Engine(model, MeZO(model.named_parameters(), lr=LR, eps=EPS, model=model), language_loss)
+    size = dist.get_world_size() if dist.is_initialized() else 1
+    engine: Engine | GroupEngine
+    if name == GROUPED:
+        optimizer = GroupedMeZO(model.named_parameters(), LR, groups=16 * size, eps=EPS, rounding="stochastic")
+        engine = GroupEngine(model, optimizer, row_losses, doubled={})
+    else:
+        engine = Engine(model, MeZO(model.named_parameters(), lr=LR, eps=EPS, model=model), language_loss)
     if dist.is_initialized():
         dist.barrier()
     step = Contestant(partial(engine.step, batch))
-    seconds: float = time_in_turns({"MeZO": step}, arguments.rounds)["MeZO"]["median_seconds"]
+    seconds: float = time_in_turns({name: step}, arguments.rounds)[name]["median_seconds"]
     if engine.mode != "graph":
         raise RuntimeError(f"the step was not captured: {engine.reason}")
     engine.flush()

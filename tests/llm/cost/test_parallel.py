@@ -38,10 +38,11 @@ def test_two_processes_make_the_trajectories_of_one(tmp_path: Path, monkeypatch:
     assert [process.exitcode for process in ranks] == [0, 0]
     lines = [json.loads(line) for line in (tmp_path / "parallel.jsonl").read_text().splitlines()]
     found = {line["config"]["part"]: line["result"] for line in lines if "config" in line}
-    assert set(found) == {"data parallel", "sharded", "spread"}
-    assert found["data parallel"]["same"]
-    assert found["data parallel"]["same_bits"]
-    assert found["data parallel"]["loss_moved"] > 100 * parallel.LOSS_LIMIT
+    assert set(found) == {"data parallel", "sharded", "groups", "spread"}
+    for part in ("data parallel", "groups"):
+        assert found[part]["same"]
+        assert found[part]["same_bits"]
+        assert found[part]["loss_moved"] > 100 * parallel.LOSS_LIMIT
     assert found["spread"]["same"]
     assert found["sharded"]["same"]
 
