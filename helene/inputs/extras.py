@@ -7,6 +7,10 @@ from importlib import metadata
 
 _PACKAGES = {"sklearn": "scikit-learn", "flint": "python-flint", "markdown_it": "markdown-it-py"}  # not named alike
 _BUNDLES = {"dev"}  # of other extras
+_NOT_INSTALLED = (
+    "helene is not installed here, so that its commands are not known; pip install . in its clone, or there call "
+    "python -m llm_bench.cli"
+)
 
 
 def advice(module: str | None, preferred: str = "") -> str | None:
@@ -21,7 +25,7 @@ def advice(module: str | None, preferred: str = "") -> str | None:
     try:
         lines = metadata.requires("helene") or []
     except metadata.PackageNotFoundError:  # a clone on the path
-        return None
+        return _NOT_INSTALLED if top == "helene" else None
     named = (re.match(r"""([\w.-]+).*\bextra == ['"]([\w-]+)['"]""", line) for line in lines)
     extras = [found[2] for found in named if found and found[1] == package and found[2] not in _BUNDLES]
     if not extras:

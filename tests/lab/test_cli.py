@@ -159,6 +159,18 @@ def test_a_command_names_the_extra_that_it_lacks(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().err == "helene: jinja2 is not installed; pip install 'helene[suite]'\n"
 
 
+def test_a_clone_that_is_not_installed_says_so(monkeypatch, capsys):
+    def unknown(name):
+        raise metadata.PackageNotFoundError(name)
+
+    for asked in ("version", "requires"):
+        monkeypatch.setattr(metadata, asked, unknown)
+    assert run("llm", "pages") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("helene: helene is not installed here")
+    assert line.endswith("pip install . in its clone, or there call python -m llm_bench.cli")
+
+
 @pytest.mark.parametrize(("adapter", "lacks"), [("trainer", "transformers"), ("checkpoints", "safetensors")])
 def test_an_adapter_names_the_extra_that_it_lacks(monkeypatch, adapter, lacks):
     monkeypatch.setitem(sys.modules, lacks, None)
