@@ -99,6 +99,8 @@ def test_nothing_private_is_said():
         (["helene", "--store=/data/my store.sqlite"], "helene '--store=my store.sqlite'"),
         (["helene", "--lr=1e-3", "reports/a"], "helene --lr=1e-3 reports/a"),
         (["helene", "--model", "opt=/data/me/opt"], "helene --model opt=opt"),
+        (["helene", "--model=opt-1.3b=/data/me/opt", "opt-1.3b=~/opt"], "helene --model=opt-1.3b=opt opt-1.3b=opt"),
+        (["helene", "/data/a=b/c"], "helene c"),
         (["-c", "~/x/"], "python x"),
         (["/x/__main__.py"], "python"),
         ([], ""),

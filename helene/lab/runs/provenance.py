@@ -68,7 +68,7 @@ def public_command(words: Sequence[str]) -> str:
 
 def _public_word(word: str) -> str:
     name, equals, value = word.partition("=")
-    if equals and name.strip("-").isidentifier():
+    if equals and not re.search(r"[/\\~]", name):
         return f"{name}={_public_word(value)}"
     return re.split(r"[/\\]", word.rstrip("/\\"))[-1] if os.path.isabs(word) or word.startswith("~") else word
 
