@@ -15,7 +15,7 @@ LARGEST = torch.finfo(torch.float32).max
 
 def plain(value: Any) -> Any:
     """Numpy's numbers and tensors of one element as Python's numbers; anything else as it is."""
-    if isinstance(value, bool | int | float | str) or value is None:
+    if type(value) in (bool, int, float, str, type(None)):  # numpy's float64 is a float too
         return value
     if isinstance(value, Tensor):
         return value.item() if value.numel() == 1 else value

@@ -301,7 +301,10 @@ class Layered(torch.optim.Optimizer):
             with torch.inference_mode(False):
                 for target in self.targets:
                     self.allocate(target, rules[target.layer], kept[target.layer])
-        return {**super().state_dict(), "helene": self.identity()}
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            group.update({k: numeric.plain(v) for k, v in group.items() if not isinstance(v, Tensor)})
+        return {**state, "helene": self.identity()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As `torch.optim.Optimizer.load_state_dict`; the trajectory goes on bit for bit, seed included.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import weakref
 
 import numpy as np
@@ -101,6 +102,18 @@ def test_numbers_of_numpy_are_numbers(options):
         optimizer.step(lambda p=p: (p**2).sum())
         ends.append(p.detach().clone())
     assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize("lr", [np.float32(0.5), lambda step: np.float64(0.5) / step], ids=["number", "function"])
+def test_state_dicts_of_numpys_numbers_are_read_without_numpy(lr):
+    """torch.load takes no class of numpy's unless it is told to."""
+    p, file = one(), io.BytesIO()
+    optimizer = helene.MeZO([("p", p)], lr=lr)
+    optimizer.step(lambda: (p**2).sum())
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    optimizer.load_state_dict(torch.load(file, weights_only=True))
+    assert optimizer.param_groups[0]["lr"] == 0.5
 
 
 def test_one_value_for_the_whole_step():
