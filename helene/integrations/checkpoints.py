@@ -23,6 +23,7 @@ except ModuleNotFoundError as err:
     raise extras.needed_by("checkpoints", err) from err
 
 from helene.evaluation.curvature import Source, named
+from helene.evaluation.reads import has_span, span
 from helene.inputs.files import write_whole
 from helene.inputs.names import canonical_names
 from helene.steps.base import Base
@@ -47,7 +48,7 @@ def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
         "helene": json.dumps(state["helene"]),
         "more": json.dumps({name: state[name] for name in state.keys() - {"state", "param_groups", "helene"}}),
     }
-    whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    whole = _apart({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
 
     def write(partial: Path) -> None:
         try:
@@ -124,6 +125,17 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, Source):
         return named(value)
     return floors.as_json(value) if callable(value) else numeric.plain(value)
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of which none shares memory with another, by copies of some: safetensors takes no others."""
+    end, found = 0, dict(tensors)
+    for name in sorted((name for name in found if has_span(found[name])), key=lambda name: span(found[name])[0]):
+        start, last = span(found[name])
+        if start < end:
+            found[name] = found[name].clone()
+        end = max(end, last)
+    return found
 
 
 def _model_tensors(model: nn.Module) -> dict[str, Tensor]:

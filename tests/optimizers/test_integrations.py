@@ -259,6 +259,25 @@ def test_checkpoints_of_a_learning_rate_that_is_a_tensor(tmp_path):
     assert optimizer.param_groups[0]["lr"] == 0.5
 
 
+def test_checkpoints_of_buffers_that_share_memory(tmp_path):
+    """Two names of one table, a part of a parameter: each is written whole, which safetensors alone refuses."""
+
+    def made(values):
+        model = nn.Linear(3, 2)
+        table = torch.tensor(values)
+        for name, buffer in (("whole", table), ("again", table[:]), ("part", table[1:])):
+            model.register_buffer(name, buffer)
+        model.register_buffer("row", model.weight.data[1])
+        return model, helene.MeZO(model.named_parameters())
+
+    saved, other = made([1.0, 2.0, 3.0]), made([0.0, 0.0, 0.0])
+    save_checkpoint(tmp_path / "c.safetensors", *saved)
+    load_checkpoint(tmp_path / "c.safetensors", *other)
+    both = zip(saved[0].state_dict().values(), other[0].state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in both)
+    assert other[0].again.data_ptr() == other[0].whole.data_ptr()
+
+
 def test_checkpoints_of_others(tmp_path):
     target, other = logistic(torch.float32), transformer(torch.float32)
     save_checkpoint(tmp_path / "a", target.model, helene.MeZO(target.model.named_parameters()))
