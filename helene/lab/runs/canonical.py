@@ -38,9 +38,9 @@ def plain(value: Any, where: str = "value") -> Any:
         if value.bit_length() > _BITS:
             raise ValueError(f"{where} is an integer of over 4,000 digits, which no reader takes; make it a float")
         return int(value)
-    if isinstance(value, float):
+    if isinstance(value, float | np.floating):
         return float(value)
-    if isinstance(value, np.generic | np.ndarray):
+    if isinstance(value, np.generic | np.ndarray) and not isinstance(value, np.complexfloating):
         return plain(value.tolist(), where)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name), f"{where}.{f.name}") for f in dataclasses.fields(value)}

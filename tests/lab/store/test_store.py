@@ -50,11 +50,18 @@ def test_infinities_come_back_as_floats():
 def test_numpy_and_tuples_become_plain():
     value = {"a": np.float64(0.1), "b": np.arange(3), "c": (1, np.bool_(True)), "d": np.inf * np.ones(1)}
     assert canonical.plain(value) == {"a": 0.1, "b": [0, 1, 2], "c": [1, True], "d": [math.inf]}
+    long = np.longdouble(0.5)  # whose tolist() is no Python number
+    assert canonical.plain([long, np.array([long])]) == [0.5, [0.5]]
 
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [({"a": {"b": {1}}}, r"value\.a\.b is a set"), ({1: 2}, "key 1 of type int"), ({"$float": "inf"}, "reserved")],
+    [
+        ({"a": {"b": {1}}}, r"value\.a\.b is a set"),
+        ({1: 2}, "key 1 of type int"),
+        ({"$float": "inf"}, "reserved"),
+        ([np.clongdouble(1)], r"value\[0\] is a clongdouble"),
+    ],
 )
 def test_what_has_no_json_form_is_named(value, said):
     with pytest.raises(ValueError, match=said):
