@@ -13,6 +13,7 @@ from helene.inputs.files import write_text
 from helene.lab.runs import canonical
 
 EXPORT_LIMIT_BYTES = 1 << 20
+_PARTS = {"experiment": str, "config": dict, "result": dict, "provenance": dict}
 
 
 class StoreError(Exception):
@@ -138,6 +139,9 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[Record]:
                 row["result"],
                 provenances[origin] if isinstance(origin, str) else origin,
             )
+            for part, kind in _PARTS.items():
+                if not isinstance(getattr(record, part), kind):
+                    raise TypeError(f"its {part} must be a {kind.__name__}")
         except (ValueError, KeyError, TypeError) as err:
             raise StoreError(
                 f"line {number} of {source} is not a record ({type(err).__name__}: {err}); export the file again"

@@ -261,6 +261,14 @@ def test_damaged_export_is_refused_whole(tmp_path, damage, said):
         assert len(store) == 0
 
 
+@pytest.mark.parametrize("part", [{"experiment": 1}, {"config": []}, {"result": [1]}, {"provenance": 5}])
+def test_a_line_written_by_hand_is_taken_only_if_its_parts_are_what_readers_expect(part, tmp_path):
+    row = {"experiment": "e", "config": {"i": 1}, "result": {"status": "ok"}, "provenance": {}, **part}
+    (tmp_path / "hand.jsonl").write_text(json.dumps({**row, "key": config_key(row["config"])}) + "\n")
+    with pytest.raises(StoreError, match=f"line 1 of .* is not a record .*{next(iter(part))}"):
+        read_jsonl(tmp_path / "hand.jsonl")
+
+
 def test_record_without_json_form_leaves_the_store_as_it_was(tmp_path):
     with Store(tmp_path / "s.sqlite") as store:
         store.put(rec(1))
