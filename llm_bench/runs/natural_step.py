@@ -80,6 +80,9 @@ def measure_slope(config: RunConfig, session: Session) -> dict[str, Any]:
     Returns:
         ``slope``: ``mean_square`` of c, ``dimension``, the median size of a layer, and ``batch_size``, the rows of a
         minibatch (a few-shot split may have fewer than asked for); ``forwards``; ``status``.
+
+    Raises:
+        ValueError: If c is 0 throughout, so that no step size follows from it.
     """
     from helene.steps.trajectory import Trajectory
     from llm_bench.data.stream import BatchStream
@@ -96,12 +99,18 @@ def measure_slope(config: RunConfig, session: Session) -> dict[str, Any]:
     stepper = PlainStepper(module, optimizer, session.loss(config))
     for step in range(1, config.steps + 1):
         stepper.step(session.batch(config, stream.rows(step)), lambda: None)  # type: ignore[arg-type, return-value]
+    mean_square = fmean(s[0] ** 2 for s in recorded.scalars)
+    if not mean_square:
+        raise ValueError(
+            f"all {config.steps} slopes at the initial point are 0: the losses of each pair are equal; take a larger "
+            f"eps than {config.eps!r} or a wider dtype than {config.dtype}"
+        )
     sizes = [sum(p.numel() for p in group["params"] if p.requires_grad) for group in optimizer.param_groups]
     return {
         "status": "out_of_budget",
         "message": f"{config.steps} slopes measured",
         "slope": {
-            "mean_square": fmean(s[0] ** 2 for s in recorded.scalars),
+            "mean_square": mean_square,
             "dimension": median(sizes),
             "batch_size": stream.batch_size,
         },

@@ -213,6 +213,12 @@ def test_the_size_of_c_is_known_without_a_trajectory_too(env):
     assert kept[1:] == pytest.approx(recorded[1:], rel=1e-6)
 
 
+def test_slopes_that_are_all_zero_are_an_error_and_no_record(env):
+    """A grid in units of 0 could not be made, at this call and all later ones."""
+    with pytest.raises(ValueError, match=r"all 10 slopes .* are 0: .* larger eps than 1e-30"):
+        result_of(opt(tuning="full", role="measure", steps=10, eval_every=10, eps=1e-30), env)
+
+
 def test_tuning_runs_never_look_at_the_test_set(env, monkeypatch):
     from llm_bench.runs.session import Session
 
