@@ -26,6 +26,8 @@ class Layout:
                 raise ValueError(
                     f"the batch holds a {type(leaf).__name__}; give tensors, numbers and text in dicts and lists"
                 )
+            if isinstance(leaf, Tensor) and (leaf.layout != torch.strided or leaf.is_nested):
+                raise ValueError(f"the batch holds a tensor of layout {leaf.layout}; give dense ones")
         parts = [(tuple(x.shape), x.dtype) if isinstance(x, Tensor) else ("value", repr(x)) for x in leaves]
         self.key = (str(self.spec), *parts)
 

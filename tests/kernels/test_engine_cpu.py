@@ -276,3 +276,5 @@ def test_buckets_pad_what_has_the_length_and_nothing_else() -> None:
 def test_a_batch_of_unknown_things_is_refused() -> None:
     with pytest.raises(ValueError, match="give tensors, numbers and text"):
         Layout({"x": torch.ones(2), "y": object()})
+    with pytest.raises(ValueError, match=r"a tensor of layout torch\.sparse_coo; give dense ones"):
+        Layout({"x": torch.ones(2).to_sparse()})
