@@ -239,7 +239,7 @@ class Layered(torch.optim.Optimizer):
                 continue
             if step is None or self.schedule is None:
                 self.scheduled[i] = group["lr"]
-            elif group["lr"] == last:
+            elif group["lr"] is last or group["lr"] == last:
                 self.scheduled[i] = group["lr"] = self.schedule(step)
             else:
                 self.scheduled[i] = None

@@ -196,6 +196,17 @@ def test_misspelt_keys_of_groups(method):
     torch.optim.lr_scheduler.LambdaLR(again, lambda t: 0.5, last_epoch=3)
 
 
+def test_a_function_that_gave_nan_is_asked_again():
+    """nan is not equal to itself, and was taken for an lr that was set by hand."""
+    p, given = one(), iter([0.1, 0.1, float("nan"), 0.2])
+    optimizer = helene.MeZO([p], lr=lambda step: next(given))
+    optimizer.step(lambda: (p**2).sum())
+    with pytest.raises(ValueError, match=r"lr must be a finite number, 0 or above, got nan"):
+        optimizer.step(lambda: (p**2).sum())
+    optimizer.step(lambda: (p**2).sum())
+    assert (optimizer.steps_made, optimizer.param_groups[0]["lr"]) == (2, 0.2)
+
+
 def test_learning_rates_that_leave_their_range():
     p = one()
     optimizer = helene.MeZO([p], lr=lambda t: 0.1 if t < 2 else float("nan"))
