@@ -37,7 +37,7 @@ def microbatches(
         raise ValueError(f"the batches' sizes add up to {total}; they must be positive")
 
     def closure() -> Tensor:
-        terms = [loss(part) * (weight / total) for part, weight in zip(parts, weights, strict=True)]
+        terms = [loss(part) * (weight / total) for part, weight in zip(parts, weights, strict=True) if weight]
         return torch.stack(terms).sum()
 
     return closure

@@ -52,6 +52,8 @@ def test_sizes_of_micro_batches():
     assert closure().item() == pytest.approx((2 * 1 + 1 * 4 + 5 * 2) / 8)
     tokens = helene.microbatches(lambda b: torch.tensor(float(b)), [1, 3], size=lambda b: 10.0 * b)
     assert tokens().item() == pytest.approx((10 * 1 + 30 * 3) / 40)
+    empty = helene.microbatches(lambda b: torch.tensor(b / b if b else math.nan), [0.0, 2.0], size=float)
+    assert empty().item() == 1, "a part that the loss is no mean over anything of, such as one without label tokens"
     with pytest.raises(ValueError, match="there are no batches"):
         helene.microbatches(lambda b: b, [])
     with pytest.raises(ValueError, match="no tensor tells the size of a str; pass size="):
