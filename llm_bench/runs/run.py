@@ -106,7 +106,7 @@ def _training_result(config: RunConfig, training: Training, state: RunState) -> 
     place = state.curve["step"].index(state.best_step) if state.curve else None
     names = ("dev_metric", "dev_loss", "dev_option_loss", "dev_auc")
     diagnostics: dict[str, Any] = getattr(training.optimizer, "diagnostics", dict)()
-    diagnostics.pop("projected_gradient", None)  # counted since the last resumption only; the curve has c
+    diagnostics.pop("projected_gradient", None)  # the curve has c
     return {
         "status": status,
         "message": message,

@@ -54,7 +54,7 @@ class Training:
         recorded = self.optimizer.replayable and (config.best == "replay" or session.env.work is not None)
         self.trajectory = Trajectory.record(self.optimizer) if recorded else None
         self.state = RunState()
-        self._slopes_before = 0, 0.0
+        self._slopes_before: tuple[int, float] = 0, 0.0
 
     def _fresh(self) -> tuple[Any, Stepper]:
         config, module = self.config, self.session.model.module
@@ -230,6 +230,7 @@ class Training:
                 "progressed": dataclasses.asdict(self.state),
                 "weights": weights(self.session.model.module),
                 "optimizer": self.optimizer.state_dict(),
+                "slopes": [vars(self.optimizer.statistics), *self._slopes_before],
                 "trajectory": None
                 if trajectory is None
                 else [trajectory.header, trajectory.scalars, trajectory.changing],
@@ -241,7 +242,7 @@ class Training:
     def _restore(self) -> bool:
         device = self.session.model.device
         saved = self.folder.load(STATE, device)
-        if saved is None:
+        if saved is None or "slopes" not in saved:
             return False
         best = self.folder.load(BEST, torch.device("cpu"))
         state = RunState(**saved["progressed"])
@@ -251,6 +252,9 @@ class Training:
             self.best_weights = best["weights"]
         put_weights(self.session.model.module, saved["weights"])
         self.optimizer.load_state_dict(saved["optimizer"])
+        seen, *before = saved["slopes"]
+        vars(self.optimizer.statistics).update(seen)
+        self._slopes_before = tuple(before)
         if self.trajectory is not None:
             header, self.trajectory.scalars, self.trajectory.changing = saved["trajectory"]
             self.trajectory.header = header

@@ -54,8 +54,9 @@ def test_a_run_goes_on_after_sigkill_to_the_same_bits(env, tmp_path):
 
 
 def test_a_saved_run_goes_on_in_the_same_process_too(env, tmp_path):
-    """Also methods with gradients, on a CPU, whose best weights are a copy."""
-    for config in (opt(method="ft-adam", eps=None), opt(method="helene-own-batch", lr=1e-4)):
+    """Also methods with gradients, on a CPU, whose best weights are a copy, and whose c no trajectory keeps."""
+    methods = ("ft-adam", {"eps": None}), ("helene-own-batch", {"lr": 1e-4}), ("helene-backprop", {"lr": 1e-4})
+    for config in (opt(method=method, **more) for method, more in methods):
         expected = result_of(config, env)
         often = dataclasses.replace(env, work=str(tmp_path), save_seconds=0.0)
         wanted = resolved(config, often)
