@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helene.lab.runs.store import Record, read_jsonl
+from helene.lab.runs.store import Record, config_key, read_jsonl
 from llm_bench.protocol.presets import BASE_LR, PRESETS
 from llm_bench.runs import methods, natural_step
 
 WORKS = 0.9  # a step size works where dev loss falls by at least this share of what it falls by at the best one
 LOST = ("diverged", "non_finite")
+_SLOPES_SERVE = ("model", "fingerprint", "kind", "task", "tuning", "rows", "dtype", "products")  # runs of the same
 BEGIN, END = "<!-- sensitivity: begin -->", "<!-- sensitivity: end -->"
 
 
@@ -95,20 +96,20 @@ def natural_size(records: Sequence[Record]) -> float | None:
 
 
 def grouped(records: Iterable[Record]) -> list[Sensitivity]:
-    """One for each method, task, model and number of steps in the records, measured slopes given to all they serve."""
+    """One for each grid, of runs that differ in their step size alone; measured slopes are given to all they serve."""
     runs: dict[tuple[Any, ...], list[Record]] = {}
     slopes: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         role = record.config.get("role")
-        where = tuple(record.config.get(n) for n in ("model", "fingerprint", "kind", "task", "tuning", "rows"))
+        where = tuple(record.config.get(n) for n in _SLOPES_SERVE)
         if role == "measure":
             slopes.setdefault((record.experiment, *where), []).append(record)
         elif role == "tune" and record.config["method"] in methods.METHODS:
-            key = (record.experiment, *where, record.config["steps"], record.config["method"])
+            key = (record.experiment, *where, config_key({**record.config, "lr": None}))
             runs.setdefault(key, []).append(record)
     found = []
     for key, some in runs.items():
-        told = sensitivity([*some, *slopes.get(key[:-2], [])])
+        told = sensitivity([*some, *slopes.get(key[:-1], [])])
         if told is not None:
             found.append(told)
     order = list(methods.METHODS)

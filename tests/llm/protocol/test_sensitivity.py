@@ -63,6 +63,13 @@ def test_helene_is_untuned_where_its_measured_slope_says():
     assert both[0] == sensitivity(GRID)
 
 
+@pytest.mark.parametrize("other", [{"dtype": "bfloat16"}, {"batch_size": 8}, {"hyper": {"num_directions": 2}}])
+def test_runs_that_differ_in_more_than_the_step_size_are_two_grids(other):
+    """One store may hold both, made by --dtype, --products or another version of a preset."""
+    again = [Record.of(r.experiment, {**r.config, **other}, r.result) for r in GRID[:2]]
+    assert grouped([*again, *GRID]) == [sensitivity(again), sensitivity(GRID)]
+
+
 def test_the_page_has_them_too():
     table = {MEZO: (CellRecords(choose(GRID[:4]), (), 3, 3, (), tuple(GRID[:4])), None)}
     ((_, task, width, lost, *losses),) = tables.sensitivity_rows(table)
