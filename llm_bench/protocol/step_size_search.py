@@ -121,7 +121,12 @@ def _steps(forwards: int, at: Callable[[int], int]) -> int:
 
 
 def _best(records: Sequence[Record]) -> float:
-    usable = [(r.result["dev"]["loss"], r.config["lr"]) for r in records if r.result.get("dev")]
+    """The step size of the lowest dev loss; that of a run that was lost before it learned is the model's as it was."""
+    ended = [r for r in records if r.result.get("best_step") or r.result["status"] == "out_of_budget"]
+    usable = [(r.result["dev"]["loss"], r.config["lr"]) for r in ended if r.result.get("dev")]
     if not usable:
-        raise ValueError(f"no step size gave a dev loss: {records[0].result.get('message')}; check data and model")
+        raise ValueError(
+            f"no step size gave a dev loss of its own: {records[0].result.get('message')}; try smaller ones around "
+            f"--set lr={records[0].config['lr'] / 100:g}, or check data and model"
+        )
     return min(usable)[1]

@@ -186,6 +186,26 @@ def test_forwards_are_the_methods_own(method, steps, expected):
         methods.forwards("mezo", {"direction_per_layer": True})
 
 
+def test_a_step_size_whose_run_was_lost_before_it_learned_is_never_the_best(toy_data, monkeypatch):
+    """Its dev loss is that of the model as it was."""
+    monkeypatch.setattr(step_size_search, "resolved", lambda config, env: config)
+
+    def made(experiment, configs, call, store, **more):
+        def result(lr):
+            lost = {"status": "non_finite", "message": f"lost with {lr:g}", "dev": {"loss": 1.0}, "best_step": 0}
+            return lost if lr > largest else {**lost, "status": "out_of_budget", "dev": {"loss": 1.0 + lr}}
+
+        return [Record.of(experiment, config, result(config["lr"])) for config in configs]
+
+    monkeypatch.setattr(step_size_search, "sweep", made)
+    base = plan.tuning_runs(PRESET, dataclasses.replace(HELENE, method="mezo"), "m", "cpu")[0]
+    largest = 1.0
+    assert step_size_search.tune(base, 1.0, 3000, environment(toy_data), None).lr == pytest.approx(0.0032)
+    largest = 0.0
+    with pytest.raises(ValueError, match=r"no step size gave a dev loss of its own: lost with 0\.01; try smaller ones"):
+        step_size_search.tune(base, 1.0, 3000, environment(toy_data), None)
+
+
 @pytest.mark.parametrize("method", ["zo-sgd-cons", "fzoo", "helene-own-batch"])
 def test_tuning_keeps_to_its_budget_whatever_a_step_costs(method, toy_data, monkeypatch):
     monkeypatch.setattr(step_size_search, "resolved", lambda config, env: config)
