@@ -120,8 +120,10 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[Record]:
     try:
         lines = source.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as err:
-        reason = err.strerror if isinstance(err, OSError) else "not a text file"
-        raise StoreError(f"cannot read records from {source}: {reason}; give a store or an exported JSONL") from err
+        reason = err.strerror if isinstance(err, OSError) else "it is no text"
+        raise StoreError(
+            f"cannot read records from {source}: {reason}; give a file that `helene records export` has written"
+        ) from err
     provenances: dict[str, dict[str, Any]] = {}
     records = []
     for number, line in enumerate(lines, start=1):

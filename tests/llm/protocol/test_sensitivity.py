@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from helene import cli as helene_cli
-from helene.lab.runs.store import Record
+from helene.lab.runs.store import Record, Store
 from llm_bench.protocol import plan
 from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import Cell, choose
@@ -98,6 +98,9 @@ def test_the_table_is_put_between_its_marks_and_nowhere_else(tmp_path, capsys):
     ):
         with pytest.raises(ValueError, match="once each"):
             put_between_marks(broken, "x")
+    with Store(tmp_path / "r.sqlite"):
+        assert helene_cli.main(["llm", "sensitivity", str(tmp_path / "r.sqlite")]) == 2
+    assert "no text; give a file that `helene records export` has written" in capsys.readouterr().err
     target.write_text("no marks")
     assert helene_cli.main(words) == 2
     assert "once each" in capsys.readouterr().err
