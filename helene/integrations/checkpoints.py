@@ -100,7 +100,8 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Base) -> None
             raise ValueError(f"{path} is damaged: {type(err).__name__}: {err}; take an earlier checkpoint") from err
         with torch.no_grad():
             for name, key in stored.items():
-                targets[name].copy_(file.get_tensor(key))
+                held = tuple(slice(None if stride else 1) for stride in targets[name].stride())  # what is not expanded
+                targets[name][held].copy_(file.get_tensor(key)[held])
 
 
 def _check_names(stored: Mapping[str, str], targets: Mapping[str, Tensor]) -> None:

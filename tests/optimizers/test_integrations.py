@@ -278,6 +278,21 @@ def test_checkpoints_of_buffers_that_share_memory(tmp_path):
     assert other[0].again.data_ptr() == other[0].whole.data_ptr()
 
 
+def test_checkpoints_of_a_buffer_that_is_expanded(tmp_path):
+    """Its elements share memory, where torch's copy_ fails: after the optimizer had been given its state."""
+
+    def made(value):
+        model = nn.Linear(2, 2)
+        model.register_buffer("scale", torch.full((2, 1, 3), value)[:, :, :1].expand(2, 4, 1))
+        return model, helene.MeZO(model.named_parameters())
+
+    saved, other = made(1.0), made(2.0)
+    save_checkpoint(tmp_path / "c.safetensors", *saved)
+    load_checkpoint(tmp_path / "c.safetensors", *other)
+    assert torch.equal(other[0].scale, saved[0].scale)
+    assert torch.equal(other[0].weight, saved[0].weight)
+
+
 def test_checkpoints_of_others(tmp_path):
     target, other = logistic(torch.float32), transformer(torch.float32)
     save_checkpoint(tmp_path / "a", target.model, helene.MeZO(target.model.named_parameters()))
