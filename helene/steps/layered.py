@@ -233,7 +233,16 @@ class Layered(torch.optim.Optimizer):
         """Have the function's lr at a step; None: what the groups have now is taken for it, as after a load or replay.
 
         An lr that was set by hand since stands from then on.
+
+        Raises:
+            ValueError: If groups were deleted or appended by hand.
         """
+        there, given = len(self.param_groups), len(self.scheduled)
+        if there != given:
+            raise ValueError(
+                f"param_groups has {there} group{'s' * (there != 1)}, {given} were given; add groups by "
+                "add_param_group, and stop training one by requires_grad_(False)"
+            )
         for i, (group, last) in enumerate(zip(self.param_groups, self.scheduled, strict=True)):
             if last is None:
                 continue

@@ -196,6 +196,15 @@ def test_misspelt_keys_of_groups(method):
     torch.optim.lr_scheduler.LambdaLR(again, lambda t: 0.5, last_epoch=3)
 
 
+def test_a_group_that_is_deleted_is_told():
+    p, q = one(), one()
+    optimizer = helene.MeZO([{"params": [p]}, {"params": [q]}], 0.1)
+    del optimizer.param_groups[1]
+    with pytest.raises(ValueError, match=r"param_groups has 1 group, 2 were given; .* requires_grad_\(False\)"):
+        optimizer.step(lambda: (p**2).sum())
+    assert torch.equal(p, torch.ones(3))
+
+
 def test_a_function_that_gave_nan_is_asked_again():
     """nan is not equal to itself, and was taken for an lr that was set by hand."""
     p, given = one(), iter([0.1, 0.1, float("nan"), 0.2])
