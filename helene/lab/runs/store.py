@@ -86,6 +86,7 @@ class Store:
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self.path = Path(path)
+        self._real = Path(os.path.realpath(path))  # beside which SQLite and the lock keep their files
         self.read_only = read_only
         self._lock: FileLock | None = None
         self._db: sqlite3.Connection | None = None
@@ -117,6 +118,7 @@ class Store:
             self._take_lock()
             with self._as_store_errors():
                 self._connect("rwc")
+                self._opened = os.stat(self.path)
                 self._connection.execute("PRAGMA journal_mode=WAL")
                 self._connection.execute("PRAGMA synchronous=FULL")
                 self._connection.execute(_SEALS)  # stores of before have none
@@ -135,7 +137,7 @@ class Store:
 
     def _check_whole(self) -> None:
         """What a writer that was killed has left in the file beside is read by writing, which is not allowed here."""
-        beside = self.path.with_name(self.path.name + "-wal")
+        beside = self._real.with_name(self._real.name + "-wal")
         if beside.is_file() and beside.stat().st_size:
             raise StoreError(
                 f"{self.path} has records in {beside.name}, which cannot be read where nothing may be written; copy "
@@ -152,7 +154,7 @@ class Store:
     def _take_lock(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(self.path.with_name(self.path.name + "-lock"))
+            self._lock = FileLock(self._real.with_name(self._real.name + "-lock"))
         except LockHeldError as err:
             raise StoreError(
                 f"{self.path} is being written by process {err.args[0]}; "
@@ -184,7 +186,7 @@ class Store:
 
     def _check_apart(self, path: str | os.PathLike[str]) -> None:
         try:
-            check_apart(Path(path), *(self.path.with_name(self.path.name + end) for end in _BESIDE))
+            check_apart(Path(path), *(self._real.with_name(self._real.name + end) for end in _BESIDE))
         except ValueError as err:
             raise StoreError(str(err)) from err
 
@@ -201,7 +203,8 @@ class Store:
         """Write one record and commit it; one of the same experiment and key is replaced.
 
         Raises:
-            StoreError: If the disk is full or the store is read-only or closed. What was there before stays.
+            StoreError: If the disk is full, the store is read-only or closed, or its file was deleted or replaced. What
+                was there before stays.
             ValueError: If the record has no JSON form.
         """
         self._write([record])
@@ -214,6 +217,7 @@ class Store:
             for r in records
         ]
         db = self._connection
+        self._check_there()
         with self._as_store_errors():
             db.execute("BEGIN IMMEDIATE")
             try:
@@ -231,6 +235,14 @@ class Store:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+
+    def _check_there(self) -> None:
+        """SQLite goes on writing to a file that was deleted, and all of it is gone when that is closed."""
+        if not self.path.exists() or not os.path.samestat(self._opened, os.stat(self.path)):
+            raise StoreError(
+                f"{self.path} was deleted or replaced while it was open, and what is put now would be lost; put the "
+                "file back, or begin again with another store"
+            )
 
     def get(self, key: str, experiment: str | None = None) -> Record | None:
         """The record of that key, or None.

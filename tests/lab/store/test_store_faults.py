@@ -265,3 +265,22 @@ def test_an_export_that_was_edited_is_refused(tmp_path):
         with pytest.raises(StoreError, match=r"line 2 of .* has checksum .* but its content has"):
             store.merge(tmp_path / "edited.jsonl")
         assert len(store) == 0
+
+
+def test_a_link_to_a_store_has_the_stores_one_writer(tmp_path):
+    (tmp_path / "link.sqlite").symlink_to(tmp_path / "s.sqlite")
+    with Store(tmp_path / "s.sqlite"), pytest.raises(StoreError, match="is being written by process"):
+        Store(tmp_path / "link.sqlite")
+
+
+def test_a_store_that_is_deleted_or_replaced_takes_no_more_records(tmp_path):
+    """SQLite would go on writing to a file that nobody can open any more."""
+    path = tmp_path / "s.sqlite"
+    with Store(path) as store:
+        store.put(Record.of("e", {"i": 1}, {"status": "ok"}))
+        path.unlink()
+        with pytest.raises(StoreError, match=r"s\.sqlite was deleted or replaced while it was open"):
+            store.put(Record.of("e", {"i": 2}, {"status": "ok"}))
+        path.write_bytes(b"")
+        with pytest.raises(StoreError, match=r"deleted or replaced"):
+            store.put(Record.of("e", {"i": 2}, {"status": "ok"}))
