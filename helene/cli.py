@@ -243,7 +243,7 @@ def _records_show(arguments: argparse.Namespace) -> int:
         found |= {record.key: record for record in records if record.key.startswith(arguments.id)}
     if not found:
         searched = ", ".join(map(str, places)) or "reports/, which has no store"
-        raise ValueError(f"no record's ID begins with {arguments.id!r} in {searched}; name its file with --in FILE")
+        raise ValueError(f"no record's ID begins with {arguments.id!r} in {searched}; name another file with --in FILE")
     for record in found.values():
         print(canonical.dumps(asdict(record), indent=1))
     return OK

@@ -92,8 +92,9 @@ class Hooked:
         return {i for calls, usual, owned in all_of if calls < usual for i in owned}
 
     def idle(self) -> list[int]:
-        """Parameters of modules that did not run."""
-        return sorted({i for calls, owned in zip(self.calls, self.owned, strict=True) if not calls for i in owned})
+        """Parameters none of whose modules ran."""
+        ran = {i for calls, owned in zip(self.calls, self.owned, strict=True) if calls for i in owned}
+        return sorted({i for owned in self.owned for i in owned} - ran)
 
     def _base(self, copies: Copies) -> int:
         return sum(copies.sizes[i] for i in self.full)

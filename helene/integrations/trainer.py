@@ -96,12 +96,20 @@ class HeleneTrainer(Trainer):
         """Build the method over the model's layers, unless an optimizer was given.
 
         Raises:
-            ValueError: If the class is not one of this package.
+            ValueError: If the class is not one of this package, or needs the loss of each example.
         """
         if self.optimizer is None:
-            cls, kwargs = self.optimizer_cls_and_kwargs or (MeZO, {})
+            given: Any = self.optimizer_cls_and_kwargs or (MeZO, {})
+            if isinstance(given, type):
+                raise ValueError(f"optimizer_cls_and_kwargs is {given.__name__}; give ({given.__name__}, {{...}})")
+            cls, kwargs = given
             if not issubclass(cls, Base):
                 raise ValueError(f"{cls.__name__} is not an optimizer of helene; use transformers.Trainer for it")
+            if (groups := kwargs.get("groups", 1)) != 1:
+                raise ValueError(
+                    f"groups={groups!r} needs the loss of each example, and a Trainer has one loss a batch; write the "
+                    "loop yourself, with helene.engine.groups.GroupEngine"
+                )
             model = model or self.model
             defaults = {"lr": self.args.learning_rate, "weight_decay": self.args.weight_decay, "seed": self.args.seed}
             if issubclass(cls, ZerothOrder):

@@ -105,7 +105,8 @@ def add_commands(subparsers: Any) -> None:
         actions,
         "estimate",
         "hours and bytes of a preset before it starts",
-        more="Runs nothing. The store's records, where there are any, tell the speed.",
+        more="Runs nothing. The store's records, where there are any, tell the speed. Give the device that the runs "
+        "will have: --device cuda needs no GPU here.",
         example=f"helene llm estimate --preset small {_HERE}",
     )
     _plan(estimate)

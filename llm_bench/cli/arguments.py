@@ -131,7 +131,9 @@ def _tasks(preset: Preset, words: list[str]) -> dict[Kind, tuple[str, ...]]:
 
     usual = [task for tasks in preset.tasks.values() for task in tasks]
     every = [task for kind in preset.tasks for task in task_names(kind)]
-    _all_known("--tasks", [word for word in words if word not in every], usual, preset.name)
+    if unknown := [word for word in words if word not in every]:
+        there = ", ".join(dict.fromkeys(every))
+        raise ValueError(f"--tasks has {unknown[0]!r}, and there is no such task; there are {there}")
     more = [word for word in words if word not in usual]
     return {
         kind: (*(t for t in tasks if t in words), *(t for t in more if t in task_names(kind)))

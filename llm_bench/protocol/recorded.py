@@ -55,7 +55,8 @@ def recorded(preset: Preset, records: Sequence[Record]) -> RecordedBench:
     configs = [record.config for record in records]
     if not configs:
         raise ValueError(
-            f"the store has no run of preset {preset.name}; merge some, or give --model and --data to name runs"
+            f"the store has no run of preset {preset.name}; name another by --preset, merge some, or give --model and "
+            "--data to name runs"
         )
     models: dict[Kind, str] = {}
     fingerprints: dict[Any, str] = {}

@@ -263,6 +263,18 @@ def test_parameters_that_only_a_later_loss_reads():
     assert torch.equal(found, second(moved(module, EPS)).detach())
 
 
+def test_a_tied_weight_one_of_whose_modules_never_runs():
+    """As of encoder-decoders, whose own embedding stands beside those of both halves."""
+    torch.manual_seed(0)
+    module, ids = nn.ModuleDict({name: nn.Embedding(5, 3) for name in ("shared", "encoder")}), torch.tensor([1, 4])
+    module["encoder"].weight = module["shared"].weight
+    probe = Probe(targets_of(module), module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = probe.loss(lambda: module["encoder"](ids).square().mean(), DIRECTION, EPS)
+    assert torch.equal(found, moved(module, EPS)["encoder"](ids).square().mean().detach())
+
+
 def test_parameters_that_are_not_the_models_and_that_no_loss_reads():
     """Another model's weights are told of; a temperature that the loss reads itself is not."""
     torch.manual_seed(0)

@@ -100,7 +100,9 @@ def test_the_readmes_other_numbers():
     assert follows + 2 == len(grow), "two have one d"
 
     means = [fmean(accuracies("parts/causal-sst2", name)) for name in ("helene-no-curvature", "mezo", "helene")]
-    assert "has {0:.2f} after 500 steps, as MeZO, with it {2:.2f}".format(*means) in text
+    assert "has {0:.2f} after 500 steps, as MeZO, with it the untrained {2:.2f}".format(*means) in text
+    (untrained,) = accuracies("all/causal-sst2", "zero-shot")
+    assert f"{untrained:.2f}" == f"{means[2]:.2f}"
     assert f"{means[0]:.2f}" == f"{means[1]:.2f}"
 
     held = [r for r in records(LLM / "memory-h200.jsonl") if "config" in r and r["config"]["batch"] == "16x64"]

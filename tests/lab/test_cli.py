@@ -210,7 +210,7 @@ def test_records_show(store, tmp_path, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out)["key"] == record.key
     monkeypatch.chdir(tmp_path)
     assert run("records", "show", record.key) == 2
-    assert "name its file with --in FILE" in capsys.readouterr().err
+    assert "name another file with --in FILE" in capsys.readouterr().err
     (tmp_path / "reports" / "part").mkdir(parents=True)
     with Store(tmp_path / "reports" / "part" / "a.sqlite") as opened:
         opened.put(record)

@@ -129,7 +129,7 @@ def test_commands(tiny, tmp_path, capsys, monkeypatch):
         (["table", "1", "--preset", "none"], "there is no preset 'none'"),
         (
             ["table", "1", "--tasks", "sst2", "nope"],
-            "--tasks has 'nope', which preset small does not; it has sst2, copa",
+            "--tasks has 'nope', and there is no such task; there are sst2, sst5,",
         ),
         (["sweep", "--tunings", "half"], "--tunings has 'half', which preset small does not"),
         (["table", "1", "--model", "/nowhere"], "there is no model folder /nowhere"),

@@ -143,6 +143,8 @@ def test_only_punctuation_is_dropped_from_the_end():
 @pytest.mark.parametrize(("kind", "name"), PAIRS)
 def test_every_row_of_the_folder_makes_an_example(kind, name, sample_data):
     task = get_task(name, kind)
+    if not (sample_data / task.name).is_dir():
+        pytest.skip(f"the folder has no rows of {task.name}")
     for split in ("train", "validation", "test"):
         rows = read_split(sample_data, task, split)
         for row in rows:
