@@ -35,7 +35,8 @@ class HeleneTrainer(Trainer):
 
     Gradient accumulation needs no gradients: the micro-batches of a step are kept, and each probe goes through all of
     them. Under a zeroth-order method the model is in eval mode during a step, since dropout would make the two losses
-    of a pair differ by more than the probe. Gradient clipping and loss scaling have nothing to act on.
+    of a pair differ by more than the probe. Gradient clipping, loss scaling and NEFTune's noise,
+    which is training mode's, have nothing to act on.
 
     On a GPU steps are captured by `helene.engine`, where they can be: not with a ``compute_loss`` or a
     ``compute_loss_func`` of your own, whose Python a captured step would not run. Where several GPUs are visible, the
