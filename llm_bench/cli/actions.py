@@ -173,6 +173,7 @@ def tune(arguments: argparse.Namespace) -> int:
     from helene.lab.runs.store import Store
     from llm_bench.protocol.presets import BASE_LR, EPS
     from llm_bench.protocol.step_size_search import tune as search
+    from llm_bench.report.labels import STATUS_LABELS
     from llm_bench.runs import methods
     from llm_bench.runs.config import load
     from llm_bench.runs.natural_step import natural_step_size
@@ -202,7 +203,7 @@ def tune(arguments: argparse.Namespace) -> int:
     with Store(arguments.store) as store:
         tuned = search(base, None if "lr" in names else natural, arguments.forwards, env, store)
     for lr, loss, status in tuned.tried:
-        print(f"{lr:10.3g}  dev loss {'–' if loss is None else f'{loss:.4f}'}  {status}")
+        print(f"{lr:10.3g}  dev loss {'–' if loss is None else f'{loss:.4f}'}  {STATUS_LABELS.get(status, status)}")
     edge = f", at the edge of what was tried: try further, around --set lr={tuned.lr:g}" if tuned.edge else ""
     print(f"best: lr={tuned.lr:g}{edge} ({tuned.forwards} forwards)")
     return 0

@@ -11,6 +11,7 @@ UNTRAINED_LABELS = {
     "linear-probe": "Linear probing",
     "bias-only": "Bias only (control: one offset a class)",
 }
+STATUS_LABELS = {"out_of_budget": "all steps made"}  # of a run without the target it is no failure
 TUNING_LABELS = {"full": "", "lora": " (LoRA)", "prefix": " (prefix)"}
 
 

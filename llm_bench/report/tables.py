@@ -15,7 +15,7 @@ from llm_bench.protocol.paper_tables import CONTROL, PaperTable
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers, numbers
 from llm_bench.report.compare import CONTROLS, against_controls, decidable, duels, headline
-from llm_bench.report.labels import anchor, label
+from llm_bench.report.labels import STATUS_LABELS, anchor, label
 from llm_bench.report.ranked import Table, interval_of, measured, seconds_of, seeds_of, why_not
 from llm_bench.report.sensitivity import sensitivity
 from llm_bench.runs.config import RunConfig
@@ -125,7 +125,7 @@ def _count(value: float | None) -> str | None:
 
 def ended(status: str) -> Markup:
     """How a run ended: one that made all its steps without the target is no failure."""
-    return pages.badge(status, "all steps made" if status == "out_of_budget" else "")
+    return pages.badge(status, STATUS_LABELS.get(status, ""))
 
 
 def _not_captured(table: Table) -> str:

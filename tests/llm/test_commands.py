@@ -113,7 +113,9 @@ def test_commands(tiny, tmp_path, capsys, monkeypatch):
     tune = ["llm", "tune", "--forwards", "300", "--kind", "causal", "--task", "sst2", *where, *store]
     small = ["num_train=20", "num_dev=10", "batch_size=4"]
     assert helene_cli.main([*tune, *(w for s in small for w in ("--set", s))]) == 0
-    assert "best: lr=" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "best: lr=" in printed
+    assert "all steps made" in printed
     moved = [*small, "lr=0.5", "method=mezo"]
     assert helene_cli.main([*tune, *(w for s in moved for w in ("--set", s))]) == 0
     assert {"0.5", "0.05"} < set(capsys.readouterr().out.split())

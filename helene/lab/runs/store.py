@@ -353,8 +353,14 @@ class Store:
                 is committed as one file: the message says by which config entry to split.
         """
         self._check_apart(path)
-        records = [r for r in self.records(experiment) if matches(r.config, where)]
+        there = self.records(experiment)
+        records = [r for r in there if matches(r.config, where)]
         asked = f"{experiment!r}{condition_in_words(where)}"
+        if there and (unknown := [name for name in where or () if not any(name in r.config for r in there)]):
+            settings = ", ".join(sorted({name for r in there for name in r.config}))
+            raise StoreError(
+                f"no record of experiment {experiment!r} has a setting {unknown[0]!r}; there are {settings}"
+            )
         if not records:
             known = ", ".join(self.experiments()) or "none"
             raise StoreError(f"{self.path} has no record of experiment {asked}; it holds experiments: {known}")

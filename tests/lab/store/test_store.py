@@ -231,6 +231,8 @@ def test_export_above_the_limit_says_how_to_split_and_the_split_works(tmp_path, 
             assert (tmp_path / f"{method}.jsonl").stat().st_size <= 20_000
         with pytest.raises(StoreError, match=r"no record of experiment 'f' where method='x'; it holds experiments: e"):
             store.export_jsonl(tmp_path / "e.jsonl", "f", {"method": "x"})
+        with pytest.raises(StoreError, match=r"no record of experiment 'e' has a setting 'metod'; there are .*method"):
+            store.export_jsonl(tmp_path / "e.jsonl", "e", {"metod": "mezo"})
 
 
 def test_a_record_too_long_for_any_split_is_said_to_be(tmp_path, small_limit):
