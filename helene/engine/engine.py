@@ -94,7 +94,6 @@ class Engine:
         if padding_side not in ("left", "right"):
             raise ValueError(f"padding_side must be left or right, got {padding_side!r}")
         for name, value, usual in (
-            ("check_every", check_every, 1000),
             ("max_shapes", max_shapes, batches.MAX_SHAPES),
             ("unit_bytes", unit_bytes, "some megabytes"),
         ):
@@ -103,8 +102,8 @@ class Engine:
         self._options = {"unit_bytes": unit_bytes, "ring_bytes": scratch_bytes}
         self._buckets, self._side = sorted(buckets or ()), padding_side
         self._padding = {**batches.PADDING, **(padding or {})}
-        self._check_every, self._max_shapes = check_every, max_shapes
-        self.ranks = Ranks(group)
+        self._max_shapes = max_shapes
+        self.ranks = Ranks(group, check_every)
         self._workers = Worker(), Worker()
         self._streams = Streams(optimizer.targets[0].tensor.device, concurrent)
         self._told: set[str] = set()
@@ -191,8 +190,7 @@ class Engine:
         if self._steps.changed(plan):
             updates.settle()
             self._look(plan)
-        if plan.step % self._check_every == 0:
-            self.ranks.check_step(self.optimizer, plan)
+        self.ranks.check_at(self.optimizer, plan)
         batch = batches.plain(batch)
         if self._buckets:
             batch = batches.pad_to_bucket(batch, self._buckets, self._padding, self._side)

@@ -17,7 +17,6 @@ from helene.engine.watch import ModelWatch, OptimizerWatch
 from helene.evaluation.agreement import check_agreement
 from helene.evaluation.grouped.factors import Factors, Mirrored
 from helene.evaluation.swap import out_of_inference
-from helene.inputs import numeric
 from helene.optimizers.grouped import GroupedMeZO
 from helene.steps.plan import StepPlan
 
@@ -69,8 +68,7 @@ class GroupEngine(RecordingEngine):
     ) -> None:
         super().__init__(model, optimizer, loss, **options)
         self.optimizer: GroupedMeZO = optimizer
-        numeric.whole(check_every, "check_every", 1, 1 << 62, "1000 is usual")
-        self.ranks, self._check_every = Ranks(group), check_every
+        self.ranks = Ranks(group, check_every)
         self._share: GroupShare | None = None
         self._indices = None if doubled is None else dict(doubled)
         self._model_watch = ModelWatch(model)
@@ -107,12 +105,10 @@ class GroupEngine(RecordingEngine):
         plan = optimizer.plan()
         if self._model_watch.changed() or self._optimizer_watch.changed(plan):
             self._forget(plan)
-        if plan.step % self._check_every == 0:
-            self.ranks.check_step(optimizer, plan)
+        self.ranks.check_at(optimizer, plan)
         factors, probing, probe = optimizer.factors(plan), plan.probing, optimizer.probe
-        mine = factors if self._share is None else self._share.part(factors)
         key = layout.key, factors, probing.eps
-        losses = recordings.compute(key, layout, lambda static: self._forwards(static, plan, mine))
+        losses = recordings.compute(key, layout, lambda static: self._forwards(static, plan, factors))
         if losses is not None:
             probe.recorded = lambda: losses[0]
         elif recordings.is_new(key):
@@ -137,6 +133,8 @@ class GroupEngine(RecordingEngine):
         probing: Any = plan.probing
         probe: Any = self.optimizer.probe
         eps = probing.eps
+        if self._share is not None:
+            factors = self._share.part(factors)
 
         def one_by_one() -> tuple[Tensor]:
             factors.forget()  # copies in the dtype of products belong to the graph

@@ -13,6 +13,7 @@ from torch import distributed as dist
 from helene.engine.reasons import first_line
 from helene.evaluation.directions import Target
 from helene.evaluation.grouped.factors import Factors
+from helene.inputs import numeric
 from helene.steps.base import Base
 from helene.steps.plan import StepPlan
 
@@ -26,10 +27,15 @@ class Ranks:
     Args:
         group: A process group of torch.distributed, or None for the default one; without an initialised
             torch.distributed there is one rank.
+        check_every: Steps between the checks of `check_at`.
+
+    Raises:
+        ValueError: If that is below 1.
     """
 
-    def __init__(self, group: Any = None) -> None:
-        self.group = group
+    def __init__(self, group: Any = None, check_every: int = 1000) -> None:
+        numeric.whole(check_every, "check_every", 1, 1 << 62, "1000 is usual")
+        self.group, self._check_every = group, check_every
         alive = dist.is_available() and dist.is_initialized()
         self.size = dist.get_world_size(group) if alive else 1
         self.rank = dist.get_rank(group) if alive else 0
@@ -83,6 +89,11 @@ class Ranks:
                 f"ranks hold different parameters (first {targets[differ[0] // 2].name}); load the same weights on "
                 "every rank before the first step"
             )
+
+    def check_at(self, optimizer: Base, plan: StepPlan) -> None:
+        """`check_step`, each so many steps."""
+        if plan.step % self._check_every == 0:
+            self.check_step(optimizer, plan)
 
     def check_step(self, optimizer: Base, plan: StepPlan) -> None:
         """Make sure that all ranks are about to make the same step from the same parameters.
@@ -146,7 +157,8 @@ class GroupShare:
         of_all[:, rank * each : (rank + 1) * each] = found
         self._ranks.add(of_all)
         told = of_all.cpu()
-        sizes = sorted(set(told[3].tolist()))
+        *_, examples = told
+        sizes = sorted(set(examples.tolist()))
         if len(sizes) > 1:
             raise ValueError(f"ranks have groups of {sizes[0]:.0f} and {sizes[-1]:.0f} examples; give each as many")
         return told

@@ -93,3 +93,10 @@ def full_runs(file: str, method: str, role: str) -> list[Record]:
     kind, _, task = stem.partition("-")
     planned = test_seeds(get_preset(preset), Cell(kind, task, method, "full"))
     return [r for r in sorted(some, key=lambda r: r.config["seed"]) if role == "tune" or r.config["seed"] in planned]
+
+
+def share_above_floor(run: Record) -> float:
+    """Of all coordinates, at the end of a run."""
+    layers = run.result["optimizer"]["layers"]
+    above = sum(layer["dimension"] * layer["share_above_floor"] for layer in layers)
+    return float(above / sum(layer["dimension"] for layer in layers))

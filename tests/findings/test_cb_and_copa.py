@@ -6,7 +6,7 @@ from llm_bench.protocol.plan import choose
 from llm_bench.report.cell_numbers import Numbers, numbers
 from llm_bench.report.compare import lead
 from llm_bench.tasks import get_task
-from tests.findings.committed import LLM, METHODS, accuracies, full_runs, table, words
+from tests.findings.committed import LLM, METHODS, accuracies, full_runs, share_above_floor, table, words
 
 PAGE = "docs/findings/language_models.md"
 
@@ -34,10 +34,7 @@ def test_cb():
     assert f"MeZO has 0.7 on dev after {least:,} to {most:,} forwards" in page
     least, most = min(spans["helene-backprop"]), max(spans["helene-backprop"])
     assert f"with h by backpropagation after {least:,} to {most:,}." in page
-    for run in tests["helene-backprop"]:
-        layers = run.result["optimizer"]["layers"]
-        above = sum(layer["dimension"] * layer["share_above_floor"] for layer in layers)
-        assert above / sum(layer["dimension"] for layer in layers) < 1e-4
+    assert all(share_above_floor(run) < 1e-4 for run in tests["helene-backprop"])
 
 
 def test_copa():

@@ -10,7 +10,7 @@ from llm_bench.protocol import speed
 from llm_bench.protocol.plan import choose
 from llm_bench.report.cell_numbers import Numbers, numbers
 from llm_bench.report.compare import lead
-from tests.findings.committed import METHODS, full_runs, table, words
+from tests.findings.committed import METHODS, full_runs, share_above_floor, table, words
 
 PAGE = "docs/findings/language_models.md"
 
@@ -78,9 +78,7 @@ def test_with_h_by_backpropagation_helene_ties_with_mezo():
 def test_where_backpropagation_gives_it_h_has_next_to_no_effect():
     """Coordinates above the floor, of all that there are; and the step size of MeZO with momentum."""
     for run in [*runs("helene-backprop", "test"), *runs("helene-backprop", "test", "parts")]:
-        layers = run.result["optimizer"]["layers"]
-        above = sum(layer["dimension"] * layer["share_above_floor"] for layer in layers)
-        assert above / sum(layer["dimension"] for layer in layers) < 1e-5
+        assert share_above_floor(run) < 1e-5
     assert words(PAGE).count("above the floor in fewer than one coordinate of 100,000") == 2, (
         "of whole runs and of parts"
     )

@@ -215,8 +215,6 @@ class Operations:
         y = F.rms_norm(self._stranger(x, "rms_norm"), shape, None, eps)
         return y if weight is None else y * self.spread(weight, y, "rms_norm")
 
-    # --- for functions that have no handler ---
-
     def spread(self, value: Tensor, x: Tensor, function: str) -> Tensor:
         """A vector as x's rows see it, of a shape that broadcasts with x."""
         index = self.find(value)
