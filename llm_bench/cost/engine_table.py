@@ -319,7 +319,7 @@ def profiles(recorder: Recorder, rows: int, length: int, arguments: argparse.Nam
 
 
 def host(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespace) -> None:
-    """Where the host's time of MeZO's `optimizer.step` goes, in turns with two eager forwards."""
+    """Where the host's time of MeZO's `optimizer.step` goes, in turns with two eager forwards; how the device waits."""
     batch = random_batch(rows, length)
 
     def make() -> Any:
@@ -327,7 +327,15 @@ def host(recorder: Recorder, rows: int, length: int, arguments: argparse.Namespa
         return _mezo(model).step, partial(language_loss, model, batch)
 
     seconds = host_seconds(make, arguments.rounds)
-    recorder.put({"part": "host", "rows": rows, "length": length}, {"host_seconds": seconds})
+    clean()
+    step, loss = make()
+    for _ in range(17):  # the next ten look at nothing, see `ZerothOrder.measure`
+        step(loss)
+    intervals = timeline.profile(partial(step, loss), 10)
+    accounted, waited = timeline.account(intervals, 10), timeline.until_update(intervals, 10)
+    print(f"{waited * 1e3:.3f} ms from the forwards to the update\n{timeline.table(accounted, {})}", flush=True)
+    result = {"host_seconds": seconds, "until_update_seconds": waited, "account": accounted}
+    recorder.put({"part": "host", "rows": rows, "length": length}, result)
 
 
 def clean() -> None:

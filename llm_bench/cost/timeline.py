@@ -133,6 +133,18 @@ def account(intervals: Sequence[Interval], steps: int) -> dict[str, Any]:
     }
 
 
+def until_update(intervals: Sequence[Interval], steps: int) -> float:
+    """Seconds a step from the end of the last kernel of a forward, or of what makes c on the device, to the update."""
+    total, ended = 0.0, None
+    for interval in intervals:
+        what = role(interval.name)
+        if what == "forward":
+            ended = interval.end if ended is None else max(ended, interval.end)
+        elif what == "update" and ended is not None:
+            total, ended = total + max(0.0, interval.start - ended), None
+    return total * 1e-6 / steps
+
+
 class HostTimers:
     """Seconds by part where there is no device to record: each moment counts for what was entered last.
 

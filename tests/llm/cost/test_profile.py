@@ -36,6 +36,22 @@ def test_each_moment_counts_once() -> None:
     assert account([], 1)["accounted"] == 0.0
 
 
+def test_how_long_the_device_waits_for_an_update() -> None:
+    """Two steps: 25 µs behind a forward that outlasts another, copies and transfers aside; none behind the second."""
+    intervals = [
+        Interval(GEMM, 0.0, 40.0),
+        Interval(GEMM, 10.0, 20.0),
+        Interval(COPY, 30.0, 50.0),
+        Interval("Memcpy DtoH", 51.0, 52.0),
+        Interval("update", 65.0, 90.0),
+        Interval("update", 95.0, 99.0),  # of parameters of another dtype
+        Interval(GEMM, 100.0, 140.0),
+        Interval("update", 135.0, 150.0),
+    ]
+    assert timeline.until_update(intervals, 2) == pytest.approx(12.5e-6)
+    assert timeline.until_update([], 1) == 0.0
+
+
 def test_kernels_that_a_gpu_ran_have_names() -> None:
     """Of the kernels with most time in the committed profiles, those without a name take under 1 %."""
     known, unknown = 0.0, 0.0
