@@ -19,12 +19,14 @@ from torch import distributed as dist
 from helene.engine import reasons
 from helene.engine.ranks import Ranks
 from helene.evaluation.blocks import Scratch
+from helene.evaluation.curvature import Estimate
 from helene.evaluation.directions import Direction, Target, write_perturbed
 from helene.evaluation.losses import Closure, scalar_loss
 from helene.evaluation.probe import Probe
 from helene.evaluation.undo import Undo
 from helene.rules import HeleneRule
-from helene.steps.measurement import Pairs
+from helene.steps import chunkwise
+from helene.steps.measurement import Chunk, Pairs
 from helene.steps.plan import Probing, StepPlan
 from helene.steps.zeroth import ZerothOrder
 
@@ -137,6 +139,17 @@ class _Sharded(ZerothOrder):
         offset = self._by_id[target.id].offset
         return super().words(plan, draw, target, slice(offset + span.start, offset + span.stop))
 
+    def moves(
+        self,
+        plan: StepPlan,
+        scalars: list[float],
+        gradient: Chunk,
+        estimate: Estimate | None,
+        watch: chunkwise.RoundingWatch | None = None,
+    ) -> chunkwise.Moves:
+        """By torch's operations: kernels number the elements of z from the start of the tensor that they are given."""
+        return chunkwise.Moves(self, plan, watch, gradient, estimate)
+
     def loss_here(self, closure: Closure) -> Tensor:
         assert isinstance(self.probe, _InPlace)
         with torch.no_grad():
@@ -190,9 +203,10 @@ class _InPlace(Probe):
         self._forget_gathered()
 
     def mean(self, closure: Closure) -> Tensor:
-        """The mean of the ranks' losses."""
+        """The mean of the ranks' losses, exchanged where the parameters are: nccl takes nothing from the CPU."""
         value = closure()
-        loss = value.detach().clone() if isinstance(value, Tensor) else torch.tensor(float(value))
+        loss = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
+        loss = loss.to(self.targets[0].tensor.device, copy=True)
         dist.all_reduce(loss, group=self.group)
         return loss / dist.get_world_size(self.group)
 
