@@ -51,6 +51,7 @@ def sharded(cls: type[ZerothOrder], model: nn.Module, group: Any = None, **optio
     """
     if not issubclass(cls, ZerothOrder):
         raise ValueError(f"{cls.__name__} needs gradients; here zeroth-order methods are sharded")
+    _forget_gathered(model)
     named, places = [], {}
     for name, p in model.named_parameters():
         if p.requires_grad:
@@ -66,6 +67,15 @@ def sharded(cls: type[ZerothOrder], model: nn.Module, group: Any = None, **optio
         "the names of parameters, seed or a hyper-parameter",
     )
     return optimizer
+
+
+def _forget_gathered(model: nn.Module) -> None:
+    """Have the next forward gather anew: a root keeps what its last one gathered."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def _local(p: Any, name: str) -> tuple[Tensor, int]:
@@ -150,6 +160,10 @@ class _Sharded(ZerothOrder):
         """By torch's operations: kernels number the elements of z from the start of the tensor that they are given."""
         return chunkwise.Moves(self, plan, watch, gradient, estimate)
 
+    def apply(self, plan: StepPlan, scalars: list[float], samples: tuple[Any, Any] = (None, None)) -> None:
+        super().apply(plan, scalars, samples)
+        _forget_gathered(self._whole)
+
     def loss_here(self, closure: Closure) -> Tensor:
         assert isinstance(self.probe, _InPlace)
         with torch.no_grad():
@@ -188,7 +202,7 @@ class _InPlace(Probe):
                 undo.note(partial(self._put_back, kept))
                 for target in self.targets:
                     write_perturbed(target.tensor.data, target.tensor.data, target.id, direction, radius)
-                self._forget_gathered()
+                _forget_gathered(self.model)
                 loss = self.mean(closure)
             finally:
                 undo.run()
@@ -200,7 +214,7 @@ class _InPlace(Probe):
     def _put_back(self, kept: Sequence[Tensor]) -> None:
         for target, value in zip(self.targets, kept, strict=True):
             target.tensor.data.copy_(value)
-        self._forget_gathered()
+        _forget_gathered(self.model)
 
     def mean(self, closure: Closure) -> Tensor:
         """The mean of the ranks' losses, exchanged where the parameters are: nccl takes nothing from the CPU."""
@@ -209,11 +223,3 @@ class _InPlace(Probe):
         loss = loss.to(self.targets[0].tensor.device, copy=True)
         dist.all_reduce(loss, group=self.group)
         return loss / dist.get_world_size(self.group)
-
-    def _forget_gathered(self) -> None:
-        """A root keeps what it gathered; the next forward must gather anew."""
-        from torch.distributed.fsdp import FSDPModule
-
-        for module in self.model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()

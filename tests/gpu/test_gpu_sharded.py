@@ -21,10 +21,10 @@ def test_rows_move_as_those_of_the_whole(
 
 
 @pytest.mark.parametrize(("method", "options"), STEPS)
-@pytest.mark.parametrize("as_number", [False, True])
+@pytest.mark.parametrize("way", ["tensor", "number", "engine"])
 def test_a_model_of_one_rank_makes_the_steps_of_a_whole_one(
-    device: torch.device, method: Any, options: dict[str, Any], as_number: bool
+    device: torch.device, method: Any, options: dict[str, Any], way: str
 ) -> None:
     """Whose update is one launch; a loss that is a number must reach nccl too."""
     with one_rank(device):
-        check_steps(device, method, options, as_number)
+        check_steps(device, method, options, way)

@@ -32,7 +32,8 @@ def test_rows_move_as_those_of_the_whole(
         assert torch.equal(mine, whole)
 
 
+@pytest.mark.parametrize("way", ["tensor", "engine"])
 @pytest.mark.parametrize(("method", "options"), STEPS[1:])
-def test_a_model_of_one_rank_makes_the_steps_of_a_whole_one(method: Any, options: dict[str, Any]) -> None:
+def test_a_model_of_one_rank_makes_the_steps_of_a_whole_one(method: Any, options: dict[str, Any], way: str) -> None:
     with one_rank(CPU):
-        check_steps(CPU, method, options, as_number=False)
+        check_steps(CPU, method, options, way)
