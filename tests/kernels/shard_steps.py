@@ -128,13 +128,13 @@ def one_rank(device: torch.device) -> Iterator[None]:
     """This process as the only rank, over what a rank of that device uses."""
     on_gpu = device.type == "cuda"
     options: dict[str, Any] = {"device_id": torch.device("cuda", torch.cuda.current_device())} if on_gpu else {}
-    distributed.init_process_group(
-        "nccl" if on_gpu else "gloo", store=distributed.HashStore(), rank=0, world_size=1, **options
-    )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        distributed.init_process_group(
+            "nccl" if on_gpu else "gloo", store=distributed.HashStore(), rank=0, world_size=1, **options
+        )
+        try:
             yield
-    finally:
-        distributed.destroy_process_group()
-        gc.collect()  # here, for gloo's threads cannot be joined in a process that a later test forks
+        finally:
+            distributed.destroy_process_group()
+            gc.collect()  # here, for gloo's threads cannot be joined in a process that a later test forks
