@@ -35,6 +35,8 @@ def plain(model: nn.Module, plan: StepPlan) -> str:
     """Why steps are not pairs of probes of the whole model, in one line."""
     if reason := not_pairs(plan):
         return reason
+    if any(hasattr(p, "device_mesh") for p in model.parameters()):
+        return "the parameters are sharded"
     if is_compiled(model):
         return "the model is compiled, so its modules' hooks do not run"
     if len({p.device for p in model.parameters()}) > 1:

@@ -19,12 +19,14 @@ from torch import distributed as dist
 from helene.engine import reasons
 from helene.engine.ranks import Ranks
 from helene.evaluation.blocks import Scratch
+from helene.evaluation.curvature import Estimate
 from helene.evaluation.directions import Direction, Target, write_perturbed
 from helene.evaluation.losses import Closure, scalar_loss
 from helene.evaluation.probe import Probe
 from helene.evaluation.undo import Undo
 from helene.rules import HeleneRule
-from helene.steps.measurement import Pairs
+from helene.steps import chunkwise
+from helene.steps.measurement import Chunk, Pairs
 from helene.steps.plan import Probing, StepPlan
 from helene.steps.zeroth import ZerothOrder
 
@@ -49,6 +51,7 @@ def sharded(cls: type[ZerothOrder], model: nn.Module, group: Any = None, **optio
     """
     if not issubclass(cls, ZerothOrder):
         raise ValueError(f"{cls.__name__} needs gradients; here zeroth-order methods are sharded")
+    _forget_gathered(model)
     named, places = [], {}
     for name, p in model.named_parameters():
         if p.requires_grad:
@@ -64,6 +67,15 @@ def sharded(cls: type[ZerothOrder], model: nn.Module, group: Any = None, **optio
         "the names of parameters, seed or a hyper-parameter",
     )
     return optimizer
+
+
+def _forget_gathered(model: nn.Module) -> None:
+    """Have the next forward gather anew: a root keeps what its last one gathered."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def _local(p: Any, name: str) -> tuple[Tensor, int]:
@@ -137,6 +149,21 @@ class _Sharded(ZerothOrder):
         offset = self._by_id[target.id].offset
         return super().words(plan, draw, target, slice(offset + span.start, offset + span.stop))
 
+    def moves(
+        self,
+        plan: StepPlan,
+        scalars: list[float],
+        gradient: Chunk,
+        estimate: Estimate | None,
+        watch: chunkwise.RoundingWatch | None = None,
+    ) -> chunkwise.Moves:
+        """By torch's operations: kernels number the elements of z from the start of the tensor that they are given."""
+        return chunkwise.Moves(self, plan, watch, gradient, estimate)
+
+    def apply(self, plan: StepPlan, scalars: list[float], samples: tuple[Any, Any] = (None, None)) -> None:
+        super().apply(plan, scalars, samples)
+        _forget_gathered(self._whole)
+
     def loss_here(self, closure: Closure) -> Tensor:
         assert isinstance(self.probe, _InPlace)
         with torch.no_grad():
@@ -175,7 +202,7 @@ class _InPlace(Probe):
                 undo.note(partial(self._put_back, kept))
                 for target in self.targets:
                     write_perturbed(target.tensor.data, target.tensor.data, target.id, direction, radius)
-                self._forget_gathered()
+                _forget_gathered(self.model)
                 loss = self.mean(closure)
             finally:
                 undo.run()
@@ -187,19 +214,12 @@ class _InPlace(Probe):
     def _put_back(self, kept: Sequence[Tensor]) -> None:
         for target, value in zip(self.targets, kept, strict=True):
             target.tensor.data.copy_(value)
-        self._forget_gathered()
+        _forget_gathered(self.model)
 
     def mean(self, closure: Closure) -> Tensor:
-        """The mean of the ranks' losses."""
+        """The mean of the ranks' losses, exchanged where the parameters are: nccl takes nothing from the CPU."""
         value = closure()
-        loss = value.detach().clone() if isinstance(value, Tensor) else torch.tensor(float(value))
+        loss = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
+        loss = loss.to(self.targets[0].tensor.device, copy=True)
         dist.all_reduce(loss, group=self.group)
         return loss / dist.get_world_size(self.group)
-
-    def _forget_gathered(self) -> None:
-        """A root keeps what it gathered; the next forward must gather anew."""
-        from torch.distributed.fsdp import FSDPModule
-
-        for module in self.model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()

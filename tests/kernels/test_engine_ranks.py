@@ -124,6 +124,7 @@ def _of_shards(rank: int) -> dict[str, Any]:
         _said(lambda: sharded(MeZO, made(), lr=1e-3, seed=rank)),
         _said(lambda: sharded(MeZO, made(), lr=1e-3, distribution="sphere")),
         _said(lambda: sharded(ZOConservative, made(), lr=1e-3)),
+        _said(lambda: Engine(model, optimizer, loss)),
     ]
     return found
 
@@ -288,10 +289,11 @@ def test_a_sharded_model_makes_the_steps_of_a_whole_one(found: dict[tuple[int, s
         for got, whole in zip(weights, model.parameters(), strict=True):
             torch.testing.assert_close(torch.from_numpy(got), whole.detach(), rtol=0, atol=5e-5)
     assert mine["unmoved"]
-    seed, sphere, conservative = mine["said"]
+    seed, sphere, conservative, engine = mine["said"]
     assert "ranks differ in the names of parameters, seed or a hyper-parameter" in seed
     assert "each rank holds a part" in sphere
     assert "ZOConservative measures more than pairs of losses" in conservative
+    assert "but the parameters are sharded" in engine
 
 
 @pytest.mark.parametrize("rank", [0, 1])
