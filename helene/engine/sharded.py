@@ -19,14 +19,12 @@ from torch import distributed as dist
 from helene.engine import reasons
 from helene.engine.ranks import Ranks
 from helene.evaluation.blocks import Scratch
-from helene.evaluation.curvature import Estimate
 from helene.evaluation.directions import Direction, Target, write_perturbed
 from helene.evaluation.losses import Closure, scalar_loss
 from helene.evaluation.probe import Probe
 from helene.evaluation.undo import Undo
 from helene.rules import HeleneRule
-from helene.steps import chunkwise
-from helene.steps.measurement import Chunk, Pairs
+from helene.steps.measurement import Pairs
 from helene.steps.plan import Probing, StepPlan
 from helene.steps.zeroth import ZerothOrder
 
@@ -149,16 +147,8 @@ class _Sharded(ZerothOrder):
         offset = self._by_id[target.id].offset
         return super().words(plan, draw, target, slice(offset + span.start, offset + span.stop))
 
-    def moves(
-        self,
-        plan: StepPlan,
-        scalars: list[float],
-        gradient: Chunk,
-        estimate: Estimate | None,
-        watch: chunkwise.RoundingWatch | None = None,
-    ) -> chunkwise.Moves:
-        """By torch's operations: kernels number the elements of z from the start of the tensor that they are given."""
-        return chunkwise.Moves(self, plan, watch, gradient, estimate)
+    def kernel(self, plan: StepPlan) -> None:
+        """None: kernels number the elements of z from the start of the tensor that they are given."""
 
     def apply(self, plan: StepPlan, scalars: list[float], samples: tuple[Any, Any] = (None, None)) -> None:
         super().apply(plan, scalars, samples)

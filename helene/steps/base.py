@@ -18,6 +18,7 @@ from helene.rules import CurvatureRule, Rule, storage
 from helene.steps import checks, chunkwise, layer_floors
 from helene.steps.chunkwise import RoundingWatch
 from helene.steps.fused import launches
+from helene.steps.fused.methods import Fused
 from helene.steps.layered import Layered, LearningRate, Options, layout_of
 from helene.steps.measurement import Chunk, Measured
 from helene.steps.plan import StepPlan
@@ -280,13 +281,17 @@ class Base(Layered):
         if self.moves_by is not None and (found := self.moves_by(plan, gradient, watch)) is not None:
             return found
         rest = launches.after_estimate(plan)
-        method = launches.kernel_of(self, rest)
+        method = self.kernel(rest)
         if method is None:
             return chunkwise.Moves(self, plan, watch, gradient, estimate)
         if watch is not None:
             chunkwise.sample_rounding(self, plan, watch, gradient, estimate)
         ahead = None if rest is plan else chunkwise.Observations(self, plan, None, gradient, estimate)
         return launches.Launches(self, rest, method, plan.measurement.weights(plan, scalars), ahead)
+
+    def kernel(self, plan: StepPlan) -> Fused | None:
+        """The update of a step where it is one kernel a kind of parameter; None where torch's operations make it."""
+        return launches.kernel_of(self, plan)
 
     def _complete(self, moves: Any, plan: StepPlan, scalars: list[float], statistics: Statistics) -> None:
         """Move, and note that it was done; to be called again where it was interrupted."""

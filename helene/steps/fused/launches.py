@@ -47,7 +47,8 @@ def kernel_ahead(optimizer: Any, plan: StepPlan) -> Fused | None:
 
     A subclass of the measurement may make something else of them.
     """
-    return kernel_of(optimizer, plan) if type(plan.measurement) is Pairs else None
+    found: Fused | None = optimizer.kernel(plan) if type(plan.measurement) is Pairs else None
+    return found
 
 
 def _all_taken(optimizer: Any) -> bool:
