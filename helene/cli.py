@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from helene.inputs import extras
-from helene.lab.commands import Help, add_command
+from helene.lab.commands import Help, add_command, shown
+from helene.lab.runs.commands import add_records_command
 
 GROUP = "helene.commands"
 OK, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -40,7 +41,6 @@ completion in bash and zsh:
 # What `helene --help` says of the packages' commands without loading them; others are listed by name.
 _HELP = {
     "scaling": "measure how steps to target scale with dimension, write the report",
-    "theory": "judge the claims of the paper, write the ledger",
     "llm": "fine-tune language models: tables, figures, estimates",
 }
 
@@ -106,11 +106,6 @@ def _check_words(words: Sequence[str]) -> None:
             raise ValueError(f"{os.fsencode(word)!r} is no UTF-8; rename the file or folder") from err
 
 
-def _shown(text: str) -> str:
-    """A name from a file, without what would steer a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def _explain(err: Exception, words: Sequence[str]) -> int:
     missing = err if isinstance(err, ModuleNotFoundError) else err.__cause__
     if isinstance(missing, ModuleNotFoundError):
@@ -121,7 +116,7 @@ def _explain(err: Exception, words: Sequence[str]) -> int:
     # By name: importing the store for this would cost every command line its start.
     bad_input = isinstance(err, ValueError | FileNotFoundError) or type(err).__name__ == "StoreError"
     said = str(err) if bad_input else f"{type(err).__name__}: {err} (--traceback shows where)"
-    print("helene: " + _shown(" ".join(said.split())), file=sys.stderr)
+    print("helene: " + shown(" ".join(said.split())), file=sys.stderr)
     return BAD_USAGE if bad_input else FAILED
 
 
@@ -153,135 +148,12 @@ def _load(entry: metadata.EntryPoint, commands: Any) -> None:
 
 
 def _add_own(commands: Any) -> None:
-    records = commands.add_parser("records", help="list, merge and export the records of runs", formatter_class=Help)
-    records.description = "List, merge and export the records of runs. A store is one SQLite file."
-    actions = records.add_subparsers(title="actions", metavar="ACTION", required=True)
-
-    listing = add_command(
-        actions,
-        "list",
-        "experiments of a store and how many records each has",
-        example="helene records list reports/scaling/records.sqlite",
-    )
-    listing.add_argument("store", type=Path, help="the store to read")
-    listing.set_defaults(func=_records_list)
-
-    showing = add_command(
-        actions,
-        "show",
-        "print the records whose ID begins with these characters, as JSON",
-        more="Pages name runs by such an ID: config, result, and where and with what it was made are in the record.",
-        example="helene records show 3f2a9c01\nhelene records show 3f2a9c01 --in runs.jsonl",
-    )
-    showing.add_argument("id", metavar="ID", help="as a page names it; the first characters suffice")
-    showing.add_argument(
-        "--in",
-        dest="places",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="stores or exported JSONL files (default: every store in reports/)",
-    )
-    showing.set_defaults(func=_records_show)
-
-    merging = add_command(
-        actions,
-        "merge",
-        "take records of other stores or exported JSONL files into a store",
-        more="Where two results differ, the store keeps its own and the exit code is 1.",
-        example="helene records merge main.sqlite other.sqlite runs.jsonl",
-    )
-    merging.add_argument("store", type=Path, help="the store that grows; made when missing")
-    merging.add_argument("sources", type=Path, nargs="+", metavar="source", help="a store or an exported JSONL file")
-    merging.set_defaults(func=_records_merge)
-
-    export = add_command(
-        actions,
-        "export",
-        "write an experiment's records as sorted JSONL, to be committed",
-        example="helene records export runs.sqlite scaling helene.jsonl --where method=helene",
-    )
-    export.add_argument("store", type=Path, help="the store to read")
-    export.add_argument("experiment", help="its name, as `helene records list` shows it")
-    export.add_argument("file", type=Path, help="the file to write")
-    export.add_argument(
-        "--where", action="append", default=[], metavar="NAME=VALUE", help="only configs with this value"
-    )
-    export.set_defaults(func=_records_export)
-
+    add_records_command(commands)
     index = add_command(
         commands, "index", "rebuild the page that links all reports", example="helene index --out reports"
     )
     index.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports")
     index.set_defaults(func=_index)
-
-
-def _records_list(arguments: argparse.Namespace) -> int:
-    from helene.lab.runs.store import Store
-
-    with Store(arguments.store, read_only=True) as store:
-        for name, count in store.experiments().items():
-            print(f"{count:8d}  {_shown(name)}")
-    return OK
-
-
-def _records_show(arguments: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    from helene.lab.runs import canonical
-    from helene.lab.runs.records import read_jsonl
-    from helene.lab.runs.store import Store
-
-    places = arguments.places or sorted(Path("reports").glob("*/*.sqlite"))
-    found: dict[Any, Any] = {}
-    for path in places:
-        if path.suffix == ".jsonl":
-            records = read_jsonl(path)
-        else:
-            with Store(path, read_only=True) as store:
-                records = store.records()
-        found |= {record.key: record for record in records if record.key.startswith(arguments.id)}
-    if not found:
-        searched = ", ".join(map(str, places)) or "reports/, which has no store"
-        raise ValueError(f"no record's ID begins with {arguments.id!r} in {searched}; name another file with --in FILE")
-    for record in found.values():
-        print(canonical.dumps(asdict(record), indent=1))
-    return OK
-
-
-def _records_merge(arguments: argparse.Namespace) -> int:
-    from helene.lab.runs.store import Store
-
-    conflicts = 0
-    with Store(arguments.store) as store:
-        for source in arguments.sources:
-            done = store.merge(source)
-            print(f"{source}: {done.added} added, {done.same} already here, {done.replaced} errors replaced")
-            for key in done.conflicts:
-                print(f"{source}: {_shown(key)} has another result here; kept this store's", file=sys.stderr)
-            conflicts += len(done.conflicts)
-    return FAILED if conflicts else OK
-
-
-def _records_export(arguments: argparse.Namespace) -> int:
-    import json
-
-    from helene.lab.runs import canonical
-    from helene.lab.runs.store import Store
-
-    where = {}
-    for pair in arguments.where:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ValueError(f"--where takes NAME=VALUE, got {pair!r}")
-        try:
-            where[name] = canonical.loads(value)
-        except json.JSONDecodeError:
-            where[name] = value
-    with Store(arguments.store, read_only=True) as store:
-        count = store.export_jsonl(arguments.file, arguments.experiment, where or None)
-    print(f"{count} records written to {arguments.file}")
-    return OK
 
 
 def _index(arguments: argparse.Namespace) -> int:

@@ -172,8 +172,7 @@ def trials(space: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _values(name: str, values: Any) -> list[Any]:
     if isinstance(values, Mapping):
-        exponents = [k / values["per_octave"] for k in range(values["from"], values["to"] + 1)]
-        values = exponents
+        values = [k / values["per_octave"] for k in range(values["from"], values["to"] + 1)]
     return [2.0**v for v in values] if name == "log2_q" else list(values)
 
 

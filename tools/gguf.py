@@ -10,9 +10,8 @@ from pathlib import Path
 
 import torch
 
-from helene.inputs.files import write_whole
-from llm_bench.models.loading import DTYPES, quiet
-from llm_bench.models.saving import whole_folder
+from helene.inputs.files import write_folder, write_whole
+from llm_bench.models.loading import quiet
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "known_text.json")
 
@@ -42,8 +41,8 @@ def join(parts: Sequence[Path], target: Path, sha256: str | None = None) -> Path
     return target
 
 
-def convert(gguf: Path, out: Path, tokenizer: Path | None = None, dtype: str = "bfloat16") -> Path:
-    """Dequantise into a folder; returns it.
+def convert(gguf: Path, out: Path, tokenizer: Path | None = None) -> Path:
+    """Dequantise into a folder, in bfloat16; returns it.
 
     Some versions of transformers read a tokenizer from a GGUF file wrongly and silently. So where a folder with a
     saved one is given, that is taken; a file ``NAME.gz`` in it is unpacked.
@@ -52,7 +51,6 @@ def convert(gguf: Path, out: Path, tokenizer: Path | None = None, dtype: str = "
         gguf: The file.
         out: The folder to make.
         tokenizer: A folder with the tokenizer's files, and `known_text.json` that the preflight checks.
-        dtype: Of the saved weights.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -62,14 +60,17 @@ def convert(gguf: Path, out: Path, tokenizer: Path | None = None, dtype: str = "
         if hasattr(model.config, "quantization_config"):
             del model.config.quantization_config  # else saving and loading treat it as quantised
         model.hf_quantizer, model.is_quantized = None, False
-        model = model.to(DTYPES[dtype])
-        model.config.dtype = dtype
-        with whole_folder(out) as partial:
+        model = model.to(torch.bfloat16)
+        model.config.dtype = "bfloat16"
+
+        def write(partial: Path) -> None:
             model.save_pretrained(partial)
             if tokenizer is None:
                 AutoTokenizer.from_pretrained(**source).save_pretrained(partial)
             else:
                 copy_tokenizer(tokenizer, partial)
+
+        write_folder(out, write)
     return out
 
 

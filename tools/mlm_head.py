@@ -25,6 +25,7 @@ from llm_bench.tasks.task import Sentence
 
 MASKED_SHARE = 0.15
 HELD_OUT = 256
+ROW = 64  # tokens that a text is cut to
 
 
 def texts_of(folder: Path) -> list[str]:
@@ -51,9 +52,7 @@ def train_head(
     steps: int,
     seconds: float = 1e9,
     batch: int = 64,
-    row: int = 64,
     lr: float = 3e-4,
-    seed: int = 0,
     device: str = "cpu",
     say: Callable[[str], None] = print,
 ) -> float:
@@ -66,9 +65,7 @@ def train_head(
         steps: Of AdamW, warm-up over a twentieth, then linear to 0.
         seconds: Give up after this long (the schedule is not shortened).
         batch: Texts a step.
-        row: Tokens a text is cut to.
         lr: Largest learning rate.
-        seed: Of order and masks.
         device: For instance ``cuda``.
         say: Told the held-out loss now and then.
     """
@@ -85,8 +82,8 @@ def train_head(
         dense.bias.zero_()
     module.tie_weights()
     module.to(device).train()
-    ids, mask = _rows(tokenizer, texts, row)
-    rng = np.random.default_rng(seed)
+    ids, mask = _rows(tokenizer, texts)
+    rng = np.random.default_rng(0)
     optimizer = torch.optim.AdamW(module.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
     special = torch.tensor([tokenizer.cls_token_id, tokenizer.sep_token_id])
     start = time.monotonic()
@@ -108,15 +105,18 @@ def train_head(
             say(f"step {step + 1}: held-out loss {held:.2f}")
     held = _held_out(module, tokenizer, ids[:HELD_OUT], mask[:HELD_OUT], special, device)
     module.to("cpu").eval()
-    with saving.whole_folder(out) as partial:
-        saving.save(module, tokenizer, partial)
+
+    def note(partial: Path) -> None:
         write_known(loading.wrap(module, tokenizer, "masked", out.name), partial)
+
+    saving.save(module, tokenizer, out, note)
     return held
 
 
-def _rows(tokenizer: Any, texts: Sequence[str], length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = [ids[: length - 1] + ids[-1:] if len(ids) > length else ids for ids in tokenizer(list(texts))["input_ids"]]
-    ids = torch.full((len(rows), length), tokenizer.pad_token_id)
+def _rows(tokenizer: Any, texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    cut = ROW - 1
+    rows = [ids[:cut] + ids[-1:] if len(ids) > ROW else ids for ids in tokenizer(list(texts))["input_ids"]]
+    ids = torch.full((len(rows), ROW), tokenizer.pad_token_id)
     mask = torch.zeros_like(ids)
     for i, found in enumerate(rows):
         ids[i, : len(found)] = torch.tensor(found)

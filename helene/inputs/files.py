@@ -72,6 +72,10 @@ def write_whole(path: str | Path, write: Callable[[Path], object]) -> None:
 def write_folder(path: Path, write: Callable[[Path], object]) -> None:
     """Let a function fill a folder beside the target, which it then becomes; a target that is there stays as it is.
 
+    Args:
+        path: The target; its parent folder is made where it is missing.
+        write: Fills the folder that it is told to.
+
     Raises:
         OSError: If it cannot be written; nothing half made is left.
     """

@@ -12,10 +12,10 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from helene.integrations.stepper import Stepper, UseEngine
+from helene.integrations.stepper import HasStepper, Stepper, UseEngine
 
 
-class ZerothOrderModule(LightningModule):
+class ZerothOrderModule(HasStepper, LightningModule):
     """Trains a model with any optimizer of this package; on a GPU by `helene.engine`, where steps can be captured.
 
     Args:
@@ -38,17 +38,6 @@ class ZerothOrderModule(LightningModule):
         self.automatic_optimization = False
         self.model, self.loss, self.make_optimizer = model, loss, optimizer
         self._use_engine, self._engine_options = use_engine, engine_options
-        self._stepper: Stepper | None = None
-
-    @property
-    def step_mode(self) -> str:
-        """How steps are made: "engine" or "plain" (``optimizer.step``); empty before the first."""
-        return "" if self._stepper is None else self._stepper.mode
-
-    @property
-    def step_reason(self) -> str:
-        """Why the engine does not make them, in one line; empty where it does."""
-        return "" if self._stepper is None else self._stepper.reason
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """The optimizer over the model."""
@@ -72,9 +61,7 @@ class ZerothOrderModule(LightningModule):
 
     def on_train_start(self) -> None:
         """What an interrupted run has kept for its next step is not this run's."""
-        if self._stepper is not None:
-            self._stepper.discard()
-            self._stepper = None
+        self._forget_steps()
 
     def on_train_end(self) -> None:
         """Tell of a loss that was not finite."""
@@ -87,7 +74,3 @@ class ZerothOrderModule(LightningModule):
     def on_exception(self, exception: BaseException) -> None:
         """Bring the optimizer's statistics up to date."""
         self._flush(quiet=True)
-
-    def _flush(self, quiet: bool = False) -> None:
-        if self._stepper is not None:
-            self._stepper.flush(quiet)

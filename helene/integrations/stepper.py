@@ -144,6 +144,32 @@ class Stepper:
         _logger.log(level, "steps are made by optimizer.step, without the engine: %s", self.reason)
 
 
+class HasStepper:
+    """What the trainers of all frameworks tell of their steps, and do as these end."""
+
+    _stepper: Stepper | None = None
+
+    @property
+    def step_mode(self) -> str:
+        """How steps are made: "engine" or "plain" (``optimizer.step``); empty before the first."""
+        return "" if self._stepper is None else self._stepper.mode
+
+    @property
+    def step_reason(self) -> str:
+        """Why the engine does not make them, in one line; empty where it does."""
+        return "" if self._stepper is None else self._stepper.reason
+
+    def _forget_steps(self) -> None:
+        """What an interrupted run has kept for its next step is not the next run's."""
+        if self._stepper is not None:
+            self._stepper.discard()
+            self._stepper = None
+
+    def _flush(self, quiet: bool = False) -> None:
+        if self._stepper is not None:
+            self._stepper.flush(quiet)
+
+
 def not_captured(model: nn.Module, optimizer: Base, options: Mapping[str, Any]) -> str:
     """Why the engine would not capture an optimizer's steps, in one line."""
     if not isinstance(optimizer, ZerothOrder):

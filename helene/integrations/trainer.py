@@ -17,7 +17,7 @@ except ModuleNotFoundError as err:
     raise extras.needed_by("HeleneTrainer", err) from err
 
 from helene.inputs.layers import layer_groups
-from helene.integrations.stepper import Stepper, UseEngine
+from helene.integrations.stepper import HasStepper, Stepper, UseEngine
 from helene.optimizers import MeZO
 from helene.steps.base import Base
 from helene.steps.zeroth import ZerothOrder
@@ -26,7 +26,7 @@ logger = logging.get_logger(__name__)
 _SEVERAL = "helene.engine.Engine takes several, one a process of torchrun"
 
 
-class HeleneTrainer(Trainer):
+class HeleneTrainer(HasStepper, Trainer):
     """A Trainer for the optimizers of this package; everything else is as in `transformers.Trainer`.
 
     Give the method as ``optimizer_cls_and_kwargs=(MeZO, {"eps": 1e-3})``: parameters, names, layers, lr, weight decay
@@ -35,8 +35,8 @@ class HeleneTrainer(Trainer):
 
     Gradient accumulation needs no gradients: the micro-batches of a step are kept, and each probe goes through all of
     them. Under a zeroth-order method the model is in eval mode during a step, since dropout would make the two losses
-    of a pair differ by more than the probe. Gradient clipping, loss scaling and NEFTune's noise,
-    which is training mode's, have nothing to act on.
+    of a pair differ by more than the probe. Gradient clipping, loss scaling and NEFTune's noise (training mode's) have
+    nothing to act on.
 
     On a GPU steps are captured by `helene.engine`, where they can be: not with a ``compute_loss`` or a
     ``compute_loss_func`` of your own, whose Python a captured step would not run. Where several GPUs are visible, the
@@ -51,7 +51,6 @@ class HeleneTrainer(Trainer):
 
     optimizer: Any
     _parts: Sequence[Any] = ()  # micro-batches of the step to come
-    _stepper: Stepper | None = None
 
     def __init__(
         self,
@@ -67,22 +66,10 @@ class HeleneTrainer(Trainer):
             self.args._n_gpu = 1
             self._train_batch_size = self.args.train_batch_size
 
-    @property
-    def step_mode(self) -> str:
-        """How steps are made: "engine" or "plain" (``optimizer.step``); empty before the first."""
-        return "" if self._stepper is None else self._stepper.mode
-
-    @property
-    def step_reason(self) -> str:
-        """Why the engine does not make them, in one line; empty where it does."""
-        return "" if self._stepper is None else self._stepper.reason
-
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in `transformers.Trainer`; what an interrupted run has kept for its next step is not this run's."""
         self._parts = ()
-        if self._stepper is not None:
-            self._stepper.discard()
-            self._stepper = None
+        self._forget_steps()
         filtered = self.args.logging_nan_inf_filter
         self.args.logging_nan_inf_filter = False  # it looks at the zeros of `training_step`, and waits for the GPU
         try:
@@ -185,7 +172,3 @@ class HeleneTrainer(Trainer):
             tr_loss += optimizer.last_loss.to(tr_loss)
             optimizer.last_loss = None
         return super()._maybe_log_save_evaluate(tr_loss, *args, **kwargs)
-
-    def _flush(self, quiet: bool = False) -> None:
-        if self._stepper is not None:
-            self._stepper.flush(quiet)

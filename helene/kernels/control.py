@@ -15,6 +15,11 @@ from helene.kernels.codes import NUM_HYPERS
 SLOTS = 64  # copies that may be under way before the host waits for the oldest
 
 
+def control_words(seed: int, step: int, draw: int, *rest: int) -> list[int]:
+    """What kernels read of a key: the seed as a signed number, step, draw, and whatever follows."""
+    return [seed - (1 << 64) if seed >= 1 << 63 else seed, step, draw, *rest]
+
+
 class Control:
     """Key, radius, slope and hyper-parameters of a step, in memory of the device.
 
@@ -69,8 +74,7 @@ class Control:
         if sent is not None and not sent.query():
             sent.synchronize()
         words = self._words[slot]
-        seed, step, draw = key
-        words[:3] = seed - (1 << 64) if seed >= 1 << 63 else seed, step, draw
+        words[:3] = control_words(*key)
         words[3:4].view(np.float64)[0] = eps
         floats = words[4:].view(np.float32)
         floats[:] = 0.0

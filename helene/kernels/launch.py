@@ -14,6 +14,7 @@ from helene.kernels import codes
 from helene.kernels import low_rank as products
 from helene.kernels import perturb as kernels
 from helene.kernels import update as updates
+from helene.kernels.control import control_words
 from helene.kernels.tiles import NUM_FIELDS, TILE, Tiles
 from helene.noise import keys
 
@@ -43,11 +44,6 @@ class LowRank(NamedTuple):
     groups: int = 0
     rank: int = 0
     scale: float = 1.0
-
-
-def control_words(seed: int, step: int, draw: int, *rest: int) -> list[int]:
-    """What ``control`` holds: the key, the seed as a signed number, and whatever follows it."""
-    return [seed - (1 << 64) if seed >= 1 << 63 else seed, step, draw, *rest]
 
 
 def fill(

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from helene.noise.keys import MASK
 
-TILE, STATE_TILE = 2048, 1024  # elements a program, without and with state; multiples of `helene.rules.precision.BLOCK`
+# Elements a program, without and with state, the fastest on an H100; multiples of `helene.rules.precision.BLOCK`.
+TILE, STATE_TILE = 2048, 1024
 SPAN, BLOCK_SPAN = 32, 64  # fours of a row in a tile of several rows; the second holds whole blocks of 8-bit state
 NUM_FIELDS = 13  # of a row: theta, out, first tile, numel, id low, id high, group, four of state, columns, width
 
@@ -46,7 +47,6 @@ class Tiles:
 
     Args:
         pieces: The parameters, all of one dtype and device, contiguous.
-        tile: Elements a program, a multiple of `helene.rules.precision.BLOCK`; by default what was fastest on an H100.
 
     Attributes:
         aligned: Whether every tensor starts at a multiple of 16 bytes, so that accesses can be wide.
@@ -56,7 +56,7 @@ class Tiles:
         ValueError: If there is none, dtypes or devices differ, or one is not contiguous.
     """
 
-    def __init__(self, pieces: Sequence[Piece], tile: int | None = None) -> None:
+    def __init__(self, pieces: Sequence[Piece]) -> None:
         if not pieces:
             raise ValueError("a launch needs at least one parameter, got none")
         kinds = {(piece.theta.dtype, piece.theta.device) for piece in pieces}
@@ -65,8 +65,8 @@ class Tiles:
         if not all(piece.theta.is_contiguous() for piece in pieces):
             raise ValueError("parameters in a launch must be contiguous; use the path without kernels for the others")
         self.pieces = [piece for piece in pieces if piece.theta.numel()]
-        tile = tile or (STATE_TILE if any(piece.state for piece in pieces) else TILE)
-        device, self.tile = pieces[0].theta.device, tile
+        self.tile = STATE_TILE if any(piece.state for piece in pieces) else TILE
+        device = pieces[0].theta.device
         self.base = _lowest([piece.theta for piece in self.pieces] or [pieces[0].theta])
         self.state = [_lowest(list(column)) for column in zip(*(p.state for p in self.pieces), strict=True)]
         self.span = BLOCK_SPAN if any(tensor.element_size() == 1 for tensor in self.state) else SPAN

@@ -1,4 +1,4 @@
-"""How commands are added: each with a description, an example and the defaults of its options."""
+"""What commands have in common: a description, an example, the defaults of options, names that are safe to print."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ class Help(argparse.RawDescriptionHelpFormatter):
         if not said or "default" in said or default in (None, False, argparse.SUPPRESS, []):
             return said
         return f"{said} (default: {' '.join(default) if isinstance(default, list) else default})"
+
+
+def shown(text: str) -> str:
+    """A name from a file, without what would steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def add_command(actions: Any, name: str, said: str, *, example: str, more: str = "") -> argparse.ArgumentParser:

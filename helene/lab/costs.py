@@ -96,7 +96,7 @@ def step_cost(method: str = "MeZO", size: int = 10_000_000, repeats: int = 7) ->
     )
 
 
-def traffic(method: str, size: int, interval: int = 10) -> int:
+def traffic(method: str, size: int) -> int:
     """Bytes that a step in float32 has to move: two copies (read theta, write), the update, and the state.
 
     Raises:
@@ -104,8 +104,8 @@ def traffic(method: str, size: int, interval: int = 10) -> int:
     """
     update = {
         "MeZO": 2.0,
-        "Helene": 2.0 + 2.0 + 1.0 + 1.0 / interval,
-    }  # theta and m read and written, h read, and written once an interval
+        "Helene": 2.0 + 2.0 + 1.0 + 0.1,  # theta and m read and written, h read, and written every ten steps
+    }
     if method not in update:
         raise ValueError(f"the traffic of {method!r} is not known; known are {', '.join(update)}")
     return int(4 * size * (4.0 + update[method]))

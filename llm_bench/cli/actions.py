@@ -41,7 +41,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     from llm_bench.protocol.plan import cells
 
     bench = given.bench(arguments)
-    wanted = [cell for cell in cells(bench.preset) if cell.kind in bench.models]
+    wanted = cells(bench.preset, bench.models)
     given.check_asked(arguments, wanted, "the sweep")
     return _all_failed(_execute(arguments, bench, wanted))
 
@@ -137,7 +137,7 @@ def figure(arguments: argparse.Namespace) -> int:
     from llm_bench.report import changes, details, figures, ranked, tables
 
     bench = given.bench(arguments, figures.FIGURES[arguments.which])
-    wanted = [cell for cell in cells(bench.preset) if cell.kind in bench.models]
+    wanted = cells(bench.preset, bench.models)
     compared = [cell for cell in wanted if cell.method in figures.FIGURES[arguments.which]]
     given.check_asked(arguments, compared, f"figure {arguments.which}")
     records = _execute(arguments, bench, wanted)
@@ -227,7 +227,7 @@ def estimate(arguments: argparse.Namespace) -> int:
             records = [record for record in store.records() if "model" in record.config and record.config.get("steps")]
     total = 0.0
     for kind, name in bench.models.items():
-        here = [c for c in cells(bench.preset) if c.kind == kind]
+        here = cells(bench.preset, (kind,))
         runs = [r for c in here for r in tuning_runs(bench.preset, c, name, bench.device)]
         runs += [r for c in here for r in test_runs(bench.preset, c, name, bench.device, 1.0)]
         runs = [bench.with_settings(run) for run in runs]
@@ -331,7 +331,7 @@ def pages(arguments: argparse.Namespace) -> int:
 
 def sensitivity(arguments: argparse.Namespace) -> int:
     """Print the table of step sizes' sensitivity, or put it into a page."""
-    from helene.inputs.files import check_apart, write_text
+    from helene.inputs.files import write_text
     from llm_bench.report.sensitivity import put_between_marks, table_of
 
     if arguments.write is not None:
@@ -352,5 +352,5 @@ def demo(arguments: argparse.Namespace) -> int:
     """Make the demo; print where its page is."""
     from llm_bench.cli.demo import demo as make
 
-    print(make(arguments.out, jobs=arguments.jobs))
+    print(make(arguments.out, arguments.jobs))
     return 0

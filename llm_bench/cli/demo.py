@@ -43,22 +43,18 @@ def _check_writable(cache: Path) -> None:
         raise ValueError(f"the cache {cache} cannot be written: {err}; set HELENE_CACHE to another folder") from err
 
 
-def demo(out: Path, store_path: Path | None = None, jobs: int = 1, preset: Preset | None = None) -> Path:
+def demo(out: Path, jobs: int) -> Path:
     """Run the preset ``smoke`` and write its page; returns the page.
 
     Args:
-        out: Folder of the reports.
-        store_path: Where the records go; default ``out/demo/demo.sqlite``.
+        out: Folder of the reports; the records go to ``demo/demo.sqlite`` in it.
         jobs: Processes.
-        preset: Another one, for tests.
     """
-    preset = preset or get_preset("smoke")
+    preset = get_preset("smoke")
     _say("the demo pretrains two tiny models and tunes them: two to three minutes of CPU; a second call, seconds")
     bench = tiny_bench(preset, kinds=tuple(preset.tasks))
-    wanted = cells(preset)
-    path = store_path or out / "demo" / "demo.sqlite"
-    with Store(path) as store:
-        execute(bench, wanted, store, executor=ProcessExecutor(jobs), say=_say)
+    with Store(out / "demo" / "demo.sqlite") as store:
+        execute(bench, cells(preset), store, executor=ProcessExecutor(jobs), say=_say)
         records = store.records(experiment(preset.name))
     return demo_page(out, bench, records)
 

@@ -29,7 +29,7 @@ from llm_bench.cost.rivals.in_place import InPlaceMeZO
 from llm_bench.cost.rivals.published import PublishedMeZO
 from llm_bench.cost.timing import Contestant, seconds_of, time_in_turns
 from llm_bench.models.loading import LanguageModel
-from llm_bench.models.shapes import build, language_loss, num_parameters, random_batch, row_losses
+from llm_bench.models.shapes import build, language_loss, num_parameters, random_batch, row_losses, rows_and_tokens
 from llm_bench.models.tuning import Tuning, prepare, trained
 
 EXPERIMENT = "engine"
@@ -50,7 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
         if "overlap" in parts:
             recorder.put({"part": "overlap"}, {"seconds": kernel_timing.overlap()})
         for text in arguments.batches.split(","):
-            rows, length = (int(number) for number in text.split("x"))
+            rows, length = rows_and_tokens(text)
             for name, part in PARTS.items():
                 if name in parts:
                     part(recorder, rows, length, arguments)
@@ -247,7 +247,7 @@ def memory(recorder: Recorder, rows: int, length: int, arguments: argparse.Names
     recorder.put({"part": "memory", "rows": rows, "length": length}, result)
 
 
-def _peak(shape: str, rows: int, length: int, state_dtype: str | None, **options: Any) -> int:
+def _peak(shape: str, rows: int, length: int, state_dtype: str | None) -> int:
     """Most bytes that tensors take in captured steps from a fresh model on; of one captured forward for None."""
     clean()
     before = torch.cuda.memory_allocated()
@@ -262,14 +262,14 @@ def _peak(shape: str, rows: int, length: int, state_dtype: str | None, **options
             if state_dtype
             else MeZO(named, LR, model=model)
         )
-        engine = Engine(model, optimizer, language_loss, **options)
+        engine = Engine(model, optimizer, language_loss)
         for _ in range(4):
             engine.step(batch)
         if engine.mode != "graph":
             raise RuntimeError(f"the step was not captured: {engine.reason}")
     torch.cuda.synchronize()
     taken, held = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_reserved()
-    print(f"{state_dtype} {options}: before {before}, peak {taken}, reserved {held}", flush=True)
+    print(f"{state_dtype}: before {before}, peak {taken}, reserved {held}", flush=True)
     return taken
 
 

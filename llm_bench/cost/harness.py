@@ -34,12 +34,12 @@ from llm_bench.tiny.tokenizer import make_tokenizer
 EXPERIMENT = "llm/harness"
 
 
-def evaluation_cost(session: Session, config: RunConfig, repeats: int = 5) -> dict[str, Any]:
+def evaluation_cost(session: Session, config: RunConfig) -> dict[str, Any]:
     """Seconds of evaluating the training rows, and of the forwards in it alone.
 
     Returns:
         ``first_seconds``, of the first evaluation, which makes the batches; ``evaluate_seconds``, of later ones, and
-        ``forward_seconds``, of the same batches alone with the logits that are needed, medians of the repeats;
+        ``forward_seconds``, of the same batches alone with the logits that are needed, medians of five;
         ``ratio`` of the two; ``padding``, tokens computed over tokens; ``examples``, ``tokens``, ``batches``.
     """
     model, tokens = session.model, session.tokens(config)
@@ -59,7 +59,7 @@ def evaluation_cost(session: Session, config: RunConfig, repeats: int = 5) -> di
         evaluate(model, task, examples)
 
     forwards()
-    pairs = [(seconds_of(forwards, device), seconds_of(whole, device)) for _ in range(repeats)]
+    pairs = [(seconds_of(forwards, device), seconds_of(whole, device)) for _ in range(5)]
     alone, together = (statistics.median(column) for column in zip(*pairs, strict=True))
     num_tokens, computed = made.tokens
     return {
@@ -101,14 +101,14 @@ def shaped(shape: str, device: str) -> LanguageModel:
     return loading.wrap(module, make_tokenizer("causal"), "causal", f"{shape.upper()}'s shape, random weights")
 
 
-def configured(model: str, device: str, dtype: str, task: str = "sst2") -> RunConfig:
-    """16 rows of 64 tokens, MeZO, captured where that is possible."""
+def configured(model: str, device: str, dtype: str) -> RunConfig:
+    """SST-2 by MeZO, 16 rows of 64 tokens a step, captured where that is possible."""
     engine = device.startswith("cuda") and engine_available()
     kind = "cuda" if device.startswith("cuda") else "cpu"
     return RunConfig(
         model=model,
         kind="causal",
-        task=task,
+        task="sst2",
         method="mezo",
         lr=1e-6,
         eps=1e-3,

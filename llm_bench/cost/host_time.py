@@ -40,7 +40,7 @@ Step = Callable[[Callable[[], Any]], Any]  # of a loss
 
 
 def host_seconds(
-    make: Callable[[], tuple[Step, Callable[[], Any]]], rounds: int = 20, calls: int = 5, warmup: int = 5
+    make: Callable[[], tuple[Step, Callable[[], Any]]], rounds: int = 20, calls: int = 5
 ) -> dict[str, list[float]]:
     """Seconds of the host until calls have returned, by what was called; hosts are shared, so that all take turns.
 
@@ -50,7 +50,6 @@ def host_seconds(
         make: Makes a model's `optimizer.step` and what it is given.
         rounds: Turns of each.
         calls: In a turn, whose mean one number is.
-        warmup: Steps before these.
 
     Returns:
         A number a round for `EAGER`, `STEP` and `BARE` (what Python and the forwards take), and for each part of a
@@ -72,7 +71,7 @@ def host_seconds(
         step(lambda: loss() + next(odd) % 7)
 
     watched = timers.wrap(FORWARDS, forward)
-    for _ in range(warmup):
+    for _ in range(5):  # to warm up
         eager()
         step(loss)
         parted(watched)

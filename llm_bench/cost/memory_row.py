@@ -54,11 +54,10 @@ ROWS = (
 
 def predict_row(row: MemoryRow, shape: str, batch: str) -> dict[str, int]:
     """Peak bytes of a row by what holds them, without a GPU."""
+    from llm_bench.models.shapes import language_loss
     from llm_bench.models.step_memory import predict
 
     module, tokens, factory = _set_up(row, shape, batch, "meta")
-    from llm_bench.models.shapes import language_loss
-
     return predict(module, language_loss, tokens, factory, engine=row.method != "Adam").summary()
 
 

@@ -29,7 +29,7 @@ from helene.lab.runs.provenance import provenance
 from helene.lab.runs.store import Record, Store
 from llm_bench.cost.engine_table import EPS, EXPERIMENT, GROUPED, HELENE, LR, clean
 from llm_bench.cost.timing import Contestant, time_in_turns
-from llm_bench.models.shapes import build, language_loss, random_batch, row_losses
+from llm_bench.models.shapes import build, language_loss, random_batch, row_losses, rows_and_tokens
 
 STEPS = 10
 ROWS, LENGTH = 4, 32  # of the trajectories, on each rank
@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> int:
     device = torch.device("cuda", rank) if arguments.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    shapes = [tuple(int(number) for number in text.split("x")) for text in arguments.batches.split(",")]
+    shapes = [rows_and_tokens(text) for text in arguments.batches.split(",")]
     if device.type == "cpu":
         shapes = []
     contestants = [(name, shape) for name in ("MeZO", GROUPED) for shape in shapes]

@@ -13,18 +13,16 @@ import torch
 ROLES = {  # kernels of helene.kernels
     "perturb": "copies",
     "gather": "copies",
-    "update_and_perturb": "copies",
+    "update_and_perturb": "copies",  # of the records of an H100
     "update": "update",
     "fill": "noise",
 }
-
-
 KINDS = (  # what a forward's kernels do, by words in their names; the first that fits
-    ("copies", ("perturb", "gather_rows")),
     ("exchange", ("nccl",)),
     ("staging", ("memcpy", "memset")),
     ("attention", ("sdpa", "fmha", "flash", "attention")),
     ("products", ("gemm", "gemv", "nvjet", "xmma", "cutlass", "cublas", "splitk", "dot_kernel", "magma")),
+    ("products", ("add_product",)),  # of `helene.kernels`
     ("norms", ("layer_norm", "layernorm", "rms_norm", "rmsnorm", "welford")),
     ("loss", ("softmax", "nll_loss", "cross_entropy", "logsumexp")),
     ("lookups", ("index", "gather", "scatter", "embedding")),

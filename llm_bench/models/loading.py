@@ -299,5 +299,5 @@ def kind_of(source: str | os.PathLike[str]) -> Kind:
 
 
 def fingerprint(source: str | os.PathLike[str]) -> str:
-    """See `llm_bench.fingerprint`; nothing is loaded. See `load` for what it raises."""
+    """See `llm_bench.models.fingerprint.fingerprint`; nothing is loaded. See `load` for what it raises."""
     return of_content(source, _config(source))

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from helene.inputs.files import write_folder
 from llm_bench.models.loading import quiet
 
 
-@contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write a model into, which appears under its name at the end; where another was faster, that stays.
+def save(module: Any, tokenizer: Any, folder: Path, more: Callable[[Path], object] = lambda partial: None) -> None:
+    """Write weights and tokenizer for `llm_bench.models.loading.load`; a folder that is there stays as it is.
+
+    Args:
+        module: The transformers model.
+        tokenizer: Its tokenizer.
+        folder: Where.
+        more: Writes what else belongs into the folder that it is told.
 
     Raises:
         OSError: If it cannot be written; nothing half written is left.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{folder.name}-"
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent, ignore_cleanup_errors=True) as partial:
-        yield Path(partial)
-        try:
-            os.replace(partial, folder)
-        except OSError:
-            if not (folder / "config.json").is_file():
-                raise
 
+    def write(partial: Path) -> None:
+        with quiet():
+            module.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+        more(partial)
 
-def save(module: Any, tokenizer: Any, folder: Path) -> None:
-    """Write weights and tokenizer for `llm_bench.models.loading.load`."""
-    with quiet():
-        module.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    write_folder(folder, write)

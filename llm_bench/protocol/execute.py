@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,6 +13,7 @@ from helene.lab.runs.store import Record, Store, config_key
 from helene.lab.sweeps.executors import Executor, InlineExecutor
 from helene.lab.sweeps.sweep import sweep
 from llm_bench.protocol import plan
+from llm_bench.protocol.clock import Clock
 from llm_bench.protocol.plan import Cell, Choice
 from llm_bench.protocol.presets import Preset
 from llm_bench.runs import natural_step
@@ -213,45 +213,6 @@ def execute(
                 say(f"{cell.method} {cell.tuning} on {cell.kind} {cell.task}: no step size of the grid ended well")
     found = {record.key: record for record in store.records(name)}
     return sum(cell_records(bench, cell, found).left for cell in cells)
-
-
-class Clock:
-    """Judges by what runs took before whether there is time for another.
-
-    Args:
-        minutes: From now; None is without a limit.
-        records: Of runs before.
-    """
-
-    def __init__(self, minutes: float | None, records: Sequence[Record] = ()) -> None:
-        self.end = None if minutes is None else time.monotonic() + 60 * minutes
-        self.seconds: dict[tuple[Any, ...], float] = {}
-        for record in records:
-            self.note(record)
-
-    def note(self, record: Record) -> None:
-        """Learn from a run that went to its end."""
-        steps = record.result.get("steps")
-        if steps and steps == record.config.get("steps") and record.result.get("run_seconds"):
-            self.seconds[_like(record.config)] = record.result["run_seconds"]
-            longest = max(self.seconds.get(_near(record.config), 0.0), record.result["run_seconds"])
-            self.seconds[_near(record.config)] = longest
-
-    def has_time(self, config: RunConfig) -> bool:
-        """Whether a run of this kind would end in time; of an unknown kind, the longest on its task is taken for it."""
-        if self.end is None:
-            return True
-        values = config.to_dict()
-        seconds = self.seconds.get(_like(values), self.seconds.get(_near(values), 0.0))
-        return time.monotonic() + seconds < self.end
-
-
-def _like(config: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(config[name] for name in ("kind", "task", "method", "tuning", "steps", "role", "engine", "products"))
-
-
-def _near(config: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(config[name] for name in ("kind", "task", "tuning", "steps", "engine", "products"))
 
 
 def _run_all(

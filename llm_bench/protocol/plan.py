@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +28,8 @@ class Cell:
     tuning: str
 
 
-def cells(preset: Preset, methods: Iterable[str] | None = None, kinds: Iterable[Kind] | None = None) -> list[Cell]:
-    """All cells of a preset, or those of some methods and kinds."""
-    wanted = set(methods) if methods is not None else None
+def cells(preset: Preset, kinds: Collection[Kind] | None = None) -> list[Cell]:
+    """All cells of a preset, or those of some kinds of models."""
     found = []
     for kind, tasks in preset.tasks.items():
         if kinds is not None and kind not in kinds:
@@ -41,18 +40,12 @@ def cells(preset: Preset, methods: Iterable[str] | None = None, kinds: Iterable[
                 if unsupported(_config(preset, cell, "x", "cuda", {})) is None:
                     found.append(cell)
             found += [Cell(kind, task, m, t) for m in preset.methods for t in preset.tunings]
-    return [cell for cell in found if wanted is None or cell.method in wanted]
+    return found
 
 
 def cells_of_table(preset: Preset, table: PaperTable) -> list[Cell]:
     """The cells of a preset that a table has."""
     return [c for c in cells(preset) if (c.method, c.tuning) in table.rows and (c.kind, c.task) in table.columns]
-
-
-def controls_beside(preset: Preset, table: PaperTable) -> list[Cell]:
-    """The untrained rows of a preset on a table's tasks that the table lacks: what its rows must beat."""
-    found = [c for c in cells(preset) if c.method in UNTRAINED and (c.kind, c.task) in table.columns]
-    return [c for c in found if (c.method, c.tuning) not in table.rows]
 
 
 def slope_run(preset: Preset, cell: Cell, model: str, device: str, **more: Any) -> RunConfig | None:

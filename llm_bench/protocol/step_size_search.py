@@ -39,9 +39,7 @@ class Tuned:
     tried: tuple[tuple[float, float | None, str], ...]
 
 
-def tune(
-    base: RunConfig, natural: float | None, forwards: int, env: Environment, store: Store, progress: bool = True
-) -> Tuned:
+def tune(base: RunConfig, natural: float | None, forwards: int, env: Environment, store: Store) -> Tuned:
     """Halve by halves: four decades on a third of the budget, then twice as long around the best.
 
     Args:
@@ -51,14 +49,13 @@ def tune(
         forwards: Budget of all runs together, that measurement included, a backward counted as two.
         env: Where things are.
         store: Where records go; what is there is not run again.
-        progress: Whether progress is shown.
 
     Raises:
         ValueError: If the budget is too small for ten steps a run, every run failed, or the forwards of a step depend
             on the model (`llm_bench.runs.methods.forwards`).
     """
     at = methods.forwards(base.method, base.hyper)
-    before = None if natural is None else _slope(base, env, store, progress)
+    before = None if natural is None else _slope(base, env, store)
     center = base.lr if natural is None else natural
     assert center is not None
     if before is not None:
@@ -81,7 +78,7 @@ def tune(
                 "target": None,
             }
             configs.append(resolved(dataclasses.replace(base, **wanted), env).to_dict())
-        return sweep(EXPERIMENT, configs, partial(run, env=env), store, executor=InlineExecutor(), progress=progress)
+        return sweep(EXPERIMENT, configs, partial(run, env=env), store, executor=InlineExecutor())
 
     first = runs([float(f"{center * m:.3g}") for m in SPAN], short)
     middle = _best(first)
@@ -94,7 +91,7 @@ def tune(
     return Tuned(best, best in (tried[0][0], tried[-1][0]), made, tuple(tried))
 
 
-def _slope(base: RunConfig, env: Environment, store: Store, progress: bool) -> Record | None:
+def _slope(base: RunConfig, env: Environment, store: Store) -> Record | None:
     """The measurement that the method's natural step size needs, if it needs one."""
     if not needs_slope(base.method, base.hyper):
         return None
@@ -102,7 +99,7 @@ def _slope(base: RunConfig, env: Environment, store: Store, progress: bool) -> R
     config = dataclasses.replace(base, **fixed, steps=SLOPES, eval_every=SLOPES)
     one = [resolved(config, env).to_dict()]
     call = partial(run, env=env)
-    (record,) = sweep(EXPERIMENT, one, call, store, executor=InlineExecutor(), progress=progress)
+    (record,) = sweep(EXPERIMENT, one, call, store, executor=InlineExecutor())
     if "slope" not in record.result:
         raise ValueError(f"c could not be measured: {record.result.get('message')}")
     return record

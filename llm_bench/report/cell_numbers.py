@@ -101,8 +101,8 @@ def numbers(records: Sequence[Record]) -> Numbers | None:
     )
 
 
-def interval(values: Sequence[float], level: float = 0.95) -> tuple[float | None, float | None]:
-    """Student's interval for the mean over seeds; it knows nothing of the test set's own sampling error."""
+def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Student's 95 % interval for the mean over seeds; it knows nothing of the test set's own sampling error."""
     if len(values) < 2:
         return None, None
     if max(values) - min(values) < 1e-9:  # equal but for the rounding of percents
@@ -110,7 +110,7 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float | None
     from scipy.stats import t
 
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = float(t.ppf(0.5 + level / 2, len(values) - 1)) * error
+    half = float(t.ppf(0.975, len(values) - 1)) * error
     return mean - half, mean + half
 
 

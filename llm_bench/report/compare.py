@@ -121,12 +121,12 @@ class Duel:
         return f"{both}: {self.winner} leads by {abs(self.ahead.points):.1f} points."
 
 
-def duels(rows: Rows, tuning: str = "full") -> list[Duel]:
-    """HELENE against MeZO on every task that has both."""
+def duels(rows: Rows) -> list[Duel]:
+    """HELENE against MeZO, both by full tuning, on every task that has both."""
     out = []
     for kind, task in dict.fromkeys((c.kind, c.task) for c in rows):
         found = of_task(rows, kind, task)
-        helene, mezo = found.get(("helene", tuning)), found.get(("mezo", tuning))
+        helene, mezo = found.get(("helene", "full")), found.get(("mezo", "full"))
         if helene is None or mezo is None:
             continue
         control = best_control(found)

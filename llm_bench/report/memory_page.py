@@ -15,7 +15,7 @@ from llm_bench.report.compare import CONTROLS
 from llm_bench.report.labels import label
 from llm_bench.report.writing import write_leaf
 
-# The paper gives OPT-1.3B's numbers; the others are from MeZO's appendix (MultiRC, about 400 tokens), as remembered.
+# The paper gives OPT-1.3B's numbers; the others are MeZO's appendix's (MultiRC, about 400 tokens), recalled, not read.
 PRINTED = {
     "opt-1.3b": MEMORY,
     "opt-2.7b": {"mezo": 7.0, "zero-shot": 7.0, "ft-prefix": 29.0, "ft-full": 55.0},
@@ -149,7 +149,7 @@ _NOTES = (
     "Predictions need no GPU and are those of `llm_bench/models/step_memory.py`. The columns after “reserved” say what "
     "they are made of. A row that is predicted to need more than the card has is not tried.",
     "The paper says that HELENE takes three times MeZO's memory; its own 14 and 4 GB are 3.5 times. Its numbers are "
-    "for OPT-1.3B. Those of larger models are from MeZO's appendix.",
+    "for OPT-1.3B. Those of larger models are recalled from MeZO's appendix, and were not checked against its text.",
 )
 
 

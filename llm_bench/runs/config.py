@@ -48,8 +48,8 @@ class RunConfig:
         eval_every: Steps between looks at dev; the last step is looked at as well.
         seed: Of the directions and of added parameters.
         data_seed: Of the split and of the order of batches.
-        k: Training rows a class (few-shot), or None for
-        num_train: training rows in all.
+        k: Training rows a class (few-shot); None takes ``num_train`` rows in all.
+        num_train: Training rows in all, where ``k`` is None.
         num_dev: Dev rows in all; None is the task's number. Few-shot splits have k a class.
         num_test: Most test rows.
         role: ``test`` looks at the test set, once, at the end; ``tune`` never does; ``measure`` makes no step and

@@ -23,10 +23,9 @@ class Method:
         label: As on pages; the paper's name where it has one.
         cls: Name of the class in `helene.optimizers`.
         fixed: Hyper-parameters that make it this method.
-        needs_batch_size: Whether B of A-GNB must be given.
-        needs_horizon: Whether Anneal's T must be given: the run's steps, unless ``fixed`` has it.
-        lr_ratio: Its natural step size over MeZO's, by which a common grid is moved: 1 − beta1 for a heavy ball, whose
-            momentum sums 1 / (1 − beta1) gradients.
+        needs: Hyper-parameters that a run gives unless ``fixed`` has them: ``batch_size`` (B of A-GNB) and
+            ``anneal_horizon`` (the run's steps).
+        lr_ratio: See `helene.methods.Entry`.
         colour: See `helene.methods.Entry`.
     """
 
@@ -34,21 +33,18 @@ class Method:
     label: str
     cls: str
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    needs_batch_size: bool = False
-    needs_horizon: bool = False
+    needs: tuple[str, ...] = ()
     lr_ratio: float = 1.0
     colour: int | None = None
 
 
 def _helene(name: str, label: str, lr_ratio: float = 0.1, **fixed: Any) -> Method:
-    return Method(name, label, "Helene", fixed, fixed.get("curvature") != "none", True, lr_ratio)
+    needs = ("anneal_horizon",) if fixed.get("curvature") == "none" else ("anneal_horizon", "batch_size")
+    return Method(name, label, "Helene", fixed, needs, lr_ratio)
 
 
 def _of(entry: Entry) -> Method:
-    needs_batch_size, needs_horizon = "batch_size" in entry.needs, "anneal_horizon" in entry.needs
-    return Method(
-        entry.name, entry.label, entry.cls, entry.fixed, needs_batch_size, needs_horizon, entry.lr_ratio, entry.colour
-    )
+    return Method(entry.name, entry.label, entry.cls, entry.fixed, entry.needs, entry.lr_ratio, entry.colour)
 
 
 _ALL = (
@@ -181,11 +177,8 @@ def build(name: str, module: nn.Module, hyper: Mapping[str, Any], *, seed: int, 
     from helene.inputs.layers import layer_groups
 
     method = get_method(name)
-    arguments = {**method.fixed, **hyper}
-    if method.needs_batch_size:
-        arguments.setdefault("batch_size", batch_size)
-    if method.needs_horizon:
-        arguments.setdefault("anneal_horizon", steps)
+    run = {"batch_size": batch_size, "anneal_horizon": steps}
+    arguments = {**{needed: run[needed] for needed in method.needs}, **method.fixed, **hyper}
     if isinstance(arguments.get("floor"), str):
         arguments["floor"] = floor_rule(arguments["floor"])
     if not is_first_order(name):

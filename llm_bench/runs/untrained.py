@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from llm_bench.evaluation import metrics
@@ -11,7 +10,7 @@ from llm_bench.evaluation.in_context import encode_in_context
 from llm_bench.evaluation.probing import features, fit_offsets, linear_probe, with_offsets
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.session import Session
-from llm_bench.tasks import Task, get_task
+from llm_bench.tasks import get_task
 
 
 def unsupported(config: RunConfig) -> str | None:
@@ -39,17 +38,14 @@ def evaluated(config: RunConfig, session: Session) -> tuple[Evaluation, dict[str
     gold = [example.gold for example in train]
     if config.method == "bias-only":
         offsets = fit_offsets(score(session.model, train).means, gold)
-        report = evaluate(session.model, task, test)
-        moved = with_offsets(report.scores, offsets)
-        return _reported(report, task, moved, [e.gold for e in test]), {"offsets": offsets.tolist()}
+        moved = with_offsets(score(session.model, test).means, offsets)
+        return _reported(moved, [e.gold for e in test]), {"offsets": offsets.tolist()}
     tables = [features(session.model, examples) for examples in (train, tokens.dev, test)]
     dev_gold = [e.gold for e in tokens.dev]
     scores, chosen = linear_probe((tables[0], gold), (tables[1], dev_gold), tables[2], len(task.classes))
-    return _reported(None, task, scores, [e.gold for e in test]), chosen
+    return _reported(scores, [e.gold for e in test]), chosen
 
 
-def _reported(report: Evaluation | None, task: Task, scores: Any, gold: Any) -> Evaluation:
+def _reported(scores: Any, gold: Any) -> Evaluation:
     loss = metrics.option_loss(scores, gold)
-    auc = metrics.auc(scores, gold)
-    fresh = Evaluation(metrics.accuracy(scores, gold), loss, loss, auc, len(gold), scores)
-    return fresh if report is None else dataclasses.replace(report, **dataclasses.asdict(fresh))
+    return Evaluation(metrics.accuracy(scores, gold), loss, loss, metrics.auc(scores, gold), len(gold), scores)

@@ -74,9 +74,7 @@ def tiny_model(recipe: Recipe, cache: Path | None = None, say: Callable[[str], N
         return folder
     say(f"pretraining a tiny {recipe.kind} model ({recipe.steps} steps), once")
     model = pretrain(recipe)
-    with saving.whole_folder(folder) as partial:
-        saving.save(model.module, model.tokenizer, partial)
-        write_known(model, partial, KNOWN)
+    saving.save(model.module, model.tokenizer, folder, lambda partial: write_known(model, partial, KNOWN))
     return folder
 
 

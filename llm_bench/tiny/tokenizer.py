@@ -14,7 +14,7 @@ _DOCUMENTS = 1500
 _SPECIAL = {"causal": ("<s>", "<pad>", "</s>", "<unk>"), "masked": ("<s>", "<pad>", "</s>", "<unk>", "<mask>")}
 
 
-def make_tokenizer(kind: Kind, vocabulary: int = VOCABULARY, seed: int = 0) -> Any:
+def make_tokenizer(kind: Kind) -> Any:
     """Train the tokenizer; ids 0 to 3 are ``<s>``, ``<pad>``, ``</s>``, ``<unk>``, as in both model families.
 
     Like OPT's, the causal one puts ``</s>`` in front of a text; like RoBERTa's, the masked one puts ``<s>`` in front
@@ -27,12 +27,12 @@ def make_tokenizer(kind: Kind, vocabulary: int = VOCABULARY, seed: int = 0) -> A
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
+        vocab_size=VOCABULARY,
         special_tokens=list(_SPECIAL[kind]),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    core.train_from_iterator(itertools.chain(_text(seed), _label_words()), trainer)
+    core.train_from_iterator(itertools.chain(_text(), _label_words()), trainer)
     single, special = ("</s> $A", [("</s>", 2)]) if kind == "causal" else ("<s> $A </s>", [("<s>", 0), ("</s>", 2)])
     core.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
     names: dict[str, Any] = {"bos_token": "</s>" if kind == "causal" else "<s>", "eos_token": "</s>"}
@@ -42,8 +42,8 @@ def make_tokenizer(kind: Kind, vocabulary: int = VOCABULARY, seed: int = 0) -> A
     return PreTrainedTokenizerFast(tokenizer_object=core, **names)
 
 
-def _text(seed: int) -> list[str]:
-    return list(itertools.islice(grammar.documents(seed), _DOCUMENTS))
+def _text() -> list[str]:
+    return list(itertools.islice(grammar.documents(0), _DOCUMENTS))
 
 
 def _label_words() -> list[str]:

@@ -62,8 +62,13 @@ def explain(series: Series, ratio: tuple[float, float, float] | None, members: S
                 rivals[other.method] = against
     if series.variant and not rivals:
         return None
-    outcome = "win" if ratio[2] < 1.0 else "loss" if ratio[1] > 1.0 else "draw"
+    outcome = outcome_of(ratio)
     return Explained(candidate=series, ratio=ratio, rivals=rivals, outcome=outcome, cause=_cause(outcome, rivals))
+
+
+def outcome_of(ratio: tuple[float, float, float]) -> str:
+    """How a method fares by its steps over MeZO's and their interval: "win", "loss" or "draw"."""
+    return "win" if ratio[2] < 1.0 else "loss" if ratio[1] > 1.0 else "draw"
 
 
 def _cause(outcome: str, rivals: dict[str, tuple[float, float, float]]) -> str:

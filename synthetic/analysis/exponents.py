@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from helene.lab.scaling.cells import percentile_interval
-from helene.lab.scaling.fits import CandidateLaw, Cells, PowerLawFit, compare_laws, fit_power_law
+from helene.lab.scaling.cells import Cells, percentile_interval
+from helene.lab.scaling.fits import CandidateLaw, PowerLawFit, compare_laws, fit_power_law
 from synthetic.analysis.results import Series
 
 FEWEST_CELLS, LEAST_D, LEAST_W = 8, 64, 16
@@ -102,7 +102,7 @@ def ratio_of(series: Series, base: Series) -> tuple[float, float, float] | None:
     with np.errstate(invalid="ignore", divide="ignore"):
         draws = (logs[0] - logs[1]).mean(1)
         value = float(np.exp((np.log(picked[0].medians) - np.log(picked[1].medians)).mean()))
-        low, high = percentile_interval(draws, 0.95)
+        low, high = percentile_interval(draws)
         return value, float(np.exp(low)), float(np.exp(high))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from helene.lab.runs.records import Record, config_key
-from helene.lab.scaling.fits import Cells
+from helene.lab.scaling.cells import Cells
 from synthetic.design import CONTROLS, Design, PlannedCell, control_config, known, trials
 
 TITLES = {name: method.title for name, method in known().items()}

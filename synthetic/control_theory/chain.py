@@ -75,8 +75,6 @@ def drawn_counts(
     layers: Sequence[slice] | None,
     anchor: float,
     target: float,
-    seed: int = 0,
-    step_sizes: Sequence[float] = STEP_SIZES,
     race: float = 1.5,
 ) -> Array:
     r"""Counts where there is no smaller chain: x ← x − η z (zᵀ∇L) drawn directly.
@@ -86,18 +84,16 @@ def drawn_counts(
         gap: L above its minimum, on (..., d), up to a factor.
         x0: One start per run, shape (runs, d).
         layers: Where each layer lies, with one direction per layer; None with one for all.
-        anchor: The step size is q over this.
+        anchor: The step size is q over this, q one of `STEP_SIZES`.
         target: Relative gap.
-        seed: Of this module's own generator.
-        step_sizes: q.
         race: As in `chain_counts`.
 
     Returns:
         As `chain_counts`, shape (runs, step sizes).
     """
-    rng = np.random.default_rng([seed, *x0.shape, layers is not None])
-    eta = (np.asarray(step_sizes) / anchor)[:, None]
-    x = np.repeat(x0[:, None, :], len(step_sizes), axis=1)
+    rng = np.random.default_rng([0, *x0.shape, layers is not None])
+    eta = (np.asarray(STEP_SIZES) / anchor)[:, None]
+    x = np.repeat(x0[:, None, :], len(STEP_SIZES), axis=1)
     goal = target * gap(x0)[:, None]
     counts = np.full(x.shape[:2], np.inf)
     starts = None if layers is None else [part.start for part in layers]

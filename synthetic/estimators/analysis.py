@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from helene.lab.runs.records import Record
-from helene.lab.scaling.fits import Cells, fit_power_law, median_interval, ratio_of_medians
+from helene.lab.scaling.cells import Cells, median_interval, ratio_of_medians
+from helene.lab.scaling.fits import fit_power_law
 
 ASYMPTOTIC_FROM = 64  # B from which exponents are fitted
 HALFWAY = 0.25  # between the rates 0 and 1/2: a consistent estimate of finite variance has error exponent -1/2

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from helene import noise
-from synthetic.figures.digits import DIMENSION, EVERY, digits, initial_curvature, race
-from synthetic.figures.trials import best_trial
+from synthetic.figures.digits import DIMENSION, digits, initial_curvature, race
+from synthetic.figures.trials import EVERY, best_trial
 
 VERSION = 1
 TARGET, BUDGET, TUNING_BUDGET, BATCH, BETA1 = 1.0, 2000, 1000, 64, 0.9
@@ -23,6 +23,16 @@ STAGES = {
     "annealed": "annealed",
     "helene": "helene",
 }
+# What the cells of this figure have in common, and those of the floor's.
+COMMON: dict[str, Any] = {
+    "target": TARGET,
+    "budget": BUDGET,
+    "tuning_budget": TUNING_BUDGET,
+    "batch": BATCH,
+    "tuning_seeds": TUNING_SEEDS,
+    "test_seeds": TEST_SEEDS,
+    "noise": noise.NOISE_VERSION,
+}
 Trial = dict[str, float]
 
 
@@ -32,13 +42,7 @@ def configs() -> list[dict[str, Any]]:
         {
             "stage": stage,
             "protocol": protocol,
-            "target": TARGET,
-            "budget": BUDGET,
-            "tuning_budget": TUNING_BUDGET,
-            "batch": BATCH,
-            "tuning_seeds": TUNING_SEEDS,
-            "test_seeds": TEST_SEEDS,
-            "noise": noise.NOISE_VERSION,
+            **COMMON,
             "version": VERSION,
         }
         for protocol in ("tuned", "shared")

@@ -11,8 +11,9 @@ import numpy as np
 from helene.lab.report.figures import Drawing, Line, line_figure
 from helene.lab.report.pages import interval, number, table
 from helene.lab.runs.records import Record
-from helene.lab.scaling.fits import median_interval, ratio_of_medians
+from helene.lab.scaling.cells import median_interval, ratio_of_medians
 from synthetic.figures.pages import Remade, Statement, counted
+from synthetic.figures.trials import EVERY
 
 TITLE = "The ablation: what each part of HELENE adds"
 NAMES = {
@@ -23,7 +24,6 @@ NAMES = {
     "helene": "+ clipped Hessian (HELENE)",
 }
 PROTOCOLS = {"tuned": "each tuned alike", "shared": "all at MeZO's learning rate"}
-EVERY = 20
 
 
 def remake(records: Sequence[Record]) -> Remade:

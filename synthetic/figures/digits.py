@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from synthetic.figures.trials import EVERY
 from synthetic.figures.updates import ManyRuns
 from synthetic.simulation.directions import BatchedDirections
 
 NUM_TRAIN, CLASSES, FEATURES = 1200, 10, 65
 DIMENSION = FEATURES * CLASSES
-EVERY = 20  # steps between evaluations; they are not counted
 _BLOCK = 64  # steps whose directions are drawn at once
 
 

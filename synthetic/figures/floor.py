@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from helene import noise
 from synthetic.figures import ablation
 from synthetic.figures.digits import initial_curvature
 
@@ -28,13 +27,7 @@ def configs() -> list[dict[str, Any]]:
             "unit": unit,
             "floor": floor,
             "protocol": protocol,
-            "target": ablation.TARGET,
-            "budget": ablation.BUDGET,
-            "tuning_budget": ablation.TUNING_BUDGET,
-            "batch": ablation.BATCH,
-            "tuning_seeds": ablation.TUNING_SEEDS,
-            "test_seeds": ablation.TEST_SEEDS,
-            "noise": noise.NOISE_VERSION,
+            **ablation.COMMON,
             "version": VERSION,
         }
         for protocol in ("shared", "tuned")

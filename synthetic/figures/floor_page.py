@@ -11,14 +11,14 @@ import numpy as np
 from helene.lab.report.figures import Drawing, Line, bar_figure, line_figure
 from helene.lab.report.pages import interval, number, table
 from helene.lab.runs.records import Record
-from helene.lab.scaling.fits import median_interval
+from helene.lab.scaling.cells import median_interval
 from synthetic.figures.pages import Remade, Statement, counted
+from synthetic.figures.trials import EVERY
 
 TITLE = "The floor's lower bound"
 PROTOCOLS = {"shared": "learning rate tuned at floor 1", "tuned": "learning rate tuned at each floor"}
 HALF = 5.0  # points of accuracy: half of the ten that the paper reports
 T_9 = 2.262  # Student's 97.5 % quantile of 9 degrees of freedom, for 10 seeds
-EVERY = 20
 
 
 def remake(records: Sequence[Record]) -> Remade:
@@ -146,7 +146,7 @@ def _bars(groups: Mapping[str, Mapping[str, Any]]) -> Drawing:
         values[PROTOCOLS[p]] = [v[0] for v in medians]
         ends[PROTOCOLS[p]] = [(v[1], v[2]) for v in medians]
     labels = [f"floor {n}" for n in names]
-    return bar_figure(labels, values, ylabel="test accuracy in per cent", title="Accuracy by floor", intervals=ends)
+    return bar_figure(labels, values, xlabel="test accuracy in per cent", title="Accuracy by floor", intervals=ends)
 
 
 def _curves(group: Mapping[str, Any], target: float) -> Drawing:

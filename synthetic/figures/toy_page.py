@@ -11,7 +11,7 @@ import numpy as np
 from helene.lab.report.drawing import DASHES, INK, MARKERS, PALETTE, Drawing, finish, legend_below, new_figure, style
 from helene.lab.report.pages import interval, number, table
 from helene.lab.runs.records import Record
-from helene.lab.scaling.fits import median_interval, ratio_of_medians
+from helene.lab.scaling.cells import median_interval, ratio_of_medians
 from synthetic.figures.pages import Remade, Statement, counted
 
 TITLE = "The toy figure: two dimensions, two curvatures"

@@ -1,4 +1,4 @@
-"""Choosing a setting on tuning seeds. Never imports torch."""
+"""Trials of the figures: when a run is looked at, and choosing a setting on tuning seeds. Never imports torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+EVERY = 20  # steps between evaluations on the digits; they are not counted
 
 
 def combinations(space: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:

@@ -45,7 +45,7 @@ class Scale:
             SPSA step is 1 / this.
         layer_trace: The same of each layer's block, the largest: with one direction per layer.
         smoothness: Largest curvature at the start or the minimizer, whichever is larger, for gradient descent.
-        curvature: h_0 = B ‖g_0‖², the size of A-GNB's first estimate from an SPSA gradient.
+        curvature: h_0 = B ‖g_0‖² with B = 1, the size of A-GNB's first estimate from an SPSA gradient.
         horizon: Steps expected of plain SPSA; HELENE's anneal horizon.
         reach: Largest distance of a coordinate from the minimizer, in the eigenbasis where there is one.
     """

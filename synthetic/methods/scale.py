@@ -11,14 +11,13 @@ from synthetic.methods.base import Method, Scale, Trial
 from synthetic.problems.base import Problem
 
 
-def scale_of(problem: Problem, x0: Tensor, target: float, batch_size: int = 1) -> Scale:
+def scale_of(problem: Problem, x0: Tensor, target: float) -> Scale:
     r"""Units for trials, from constants and the start of one seed.
 
     Args:
         problem: In its own coordinates.
         x0: theta_0 − theta*, shape (d,), float64.
         target: Relative gap at which runs end.
-        batch_size: B of A-GNB.
     """
     constants = problem.constants
     gradient = problem.pullback(problem.slope(problem.features(x0)))
@@ -39,7 +38,7 @@ def scale_of(problem: Problem, x0: Tensor, target: float, batch_size: int = 1) -
         trace=trace,
         layer_trace=max(t + 2.0 * top for t, top in pairs),
         smoothness=max(largest, constants.largest),
-        curvature=batch_size * gradient.square().sum().item(),
+        curvature=gradient.square().sum().item(),
         horizon=trace * _rate(problem, x0) * math.log(1.0 / target),
         reach=(problem.features(x0) if problem.separable else x0).abs().max().item(),
     )

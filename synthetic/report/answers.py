@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from helene.lab.report.pages import two_places
-from synthetic.analysis.explain import Explained
+from synthetic.analysis.explain import Explained, outcome_of
 from synthetic.analysis.results import FAMILIES, TITLES
 from synthetic.analysis.verdicts import Analysed, Control
 from synthetic.report.words import STARTS
@@ -98,14 +98,14 @@ _ASKED = {
 }
 
 
-def comparisons(analysed: Sequence[Analysed], method: str = "helene", title: str = "HELENE") -> list[Conclusion]:
-    """How the steps of a tuned method compare with tuned MeZO's and what explains a win, a sentence per case."""
-    rows = [a for a in analysed if a.series.method == method and a.ratio is not None and not a.series.variant]
+def comparisons(analysed: Sequence[Analysed]) -> list[Conclusion]:
+    """How the steps of tuned HELENE compare with tuned MeZO's and what explains a win, a sentence per case."""
+    rows = [a for a in analysed if a.series.method == "helene" and a.ratio is not None and not a.series.variant]
     explained = {(a.series.family, a.series.start): a.explained for a in rows if a.explained is not None}
     groups: dict[tuple[str, str], list[Analysed]] = {}
     for a in rows:
         assert a.ratio is not None
-        outcome = "win" if a.ratio[2] < 1.0 else "loss" if a.ratio[1] > 1.0 else "draw"
+        outcome = outcome_of(a.ratio)
         e = explained.get((a.series.family, a.series.ran_from or a.series.start))
         groups.setdefault((outcome, e.cause if e and outcome == "win" else ""), []).append(a)
     out = []
@@ -113,12 +113,12 @@ def comparisons(analysed: Sequence[Analysed], method: str = "helene", title: str
         where = f"{_where(group, rows)}{_reach(group)}"
         if outcome == "win":
             why = _CAUSES.get(cause, f"no better than {cause}, so the curvature does not explain it.")
-            says = f"Tuned {title} needs fewer steps than tuned MeZO on {where}, {_ratios(group)} of MeZO's: {why}"
+            says = f"Tuned HELENE needs fewer steps than tuned MeZO on {where}, {_ratios(group)} of MeZO's: {why}"
         elif outcome == "loss":
-            says = f"Tuned {title} needs more steps than tuned MeZO on {where}: {_ratios(group)} times as many."
+            says = f"Tuned HELENE needs more steps than tuned MeZO on {where}: {_ratios(group)} times as many."
             says += _alike(group, explained)
         else:
-            says = f"Tuned {title} and tuned MeZO cannot be told apart on {where}, ratio {_ratios(group)}."
+            says = f"Tuned HELENE and tuned MeZO cannot be told apart on {where}, ratio {_ratios(group)}."
         out.append(Conclusion(says, tuple(group)))
     return out
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from helene.lab.report.figures import Drawing, ScalingSeries, scaling_figure
+from helene.lab.report.drawing import Drawing
+from helene.lab.scaling.scaling_figure import ScalingSeries, scaling_figure
 from synthetic.analysis.exponents import LEAST_D
 from synthetic.analysis.least_steps import least_line
 from synthetic.analysis.results import FAMILIES

@@ -8,13 +8,8 @@ import sys
 
 import numpy as np
 
-from helene.lab.report.figures import (
-    Line,
-    ScalingSeries,
-    bar_figure,
-    line_figure,
-    scaling_figure,
-)
+from helene.lab.report.figures import Line, bar_figure, line_figure
+from helene.lab.scaling.scaling_figure import ScalingSeries, scaling_figure
 
 
 def scaling(**changes):
@@ -53,7 +48,7 @@ def all_figures():
         "bars": bar_figure(
             ["SST-2", "RTE"],
             {"MeZO": [0.9, float("inf")], "HELENE": [0.91, 0.6]},
-            ylabel="accuracy",
+            xlabel="accuracy",
             intervals={"HELENE": [(0.9, 0.92), (0.5, 0.7)]},
         ),
     }

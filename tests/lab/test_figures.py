@@ -10,10 +10,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib
+import numpy as np
 import pytest
 
 from helene.lab.report.drawing import INK, PALETTE, short
-from helene.lab.report.figures import Line, ScalingSeries, bar_figure, line_figure, scaling_figure
+from helene.lab.report.figures import Line, bar_figure, line_figure
+from helene.lab.scaling.scaling_figure import ScalingSeries, neighbour_slopes, scaling_figure
 
 HERE = Path(__file__).parent
 SVG = "{http://www.w3.org/2000/svg}"
@@ -124,9 +126,10 @@ def test_alt_is_escaped():
 
 
 def test_local_slopes_of_cells_that_share_an_x():
-    one = ScalingSeries("m", [4, 4, 16, 16], [[1.0], [4.0], [8.0], [8.0]])
-    drawing = scaling_figure([one], xlabel="d")
-    assert drawing.svg.count("<use") > scaling_figure([one], xlabel="d", local_slopes=False).svg.count("<use")
+    """By hand: the mean of log 1 and log 4 is log 2, so that the slope from 4 to 16 is log(8 / 2) / log 4 = 1."""
+    middles, slopes = neighbour_slopes(np.array([4.0, 4.0, 16.0, 16.0]), np.log([1.0, 4.0, 8.0, 8.0]))
+    assert middles == pytest.approx([8.0])
+    assert slopes == pytest.approx([1.0])
 
 
 def test_everything_missed_still_draws():
@@ -140,7 +143,7 @@ def test_everything_missed_still_draws():
     [
         (lambda: scaling_figure([], xlabel="d"), "at least one ScalingSeries"),
         (lambda: scaling_figure([ScalingSeries("m", [1, 2], [[1.0]])], xlabel="d"), "series 'm' must give"),
-        (lambda: bar_figure(["a"], {"g": [1.0, 2.0]}, ylabel="y"), "group 'g' must have 1 values"),
+        (lambda: bar_figure(["a"], {"g": [1.0, 2.0]}, xlabel="x"), "group 'g' must have 1 values"),
     ],
 )
 def test_bad_input(draw, said):

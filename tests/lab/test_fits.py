@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares, minimize
 from scipy.stats import norm
 
-from helene.lab.scaling.cells import median_shrinkage, percentile_interval
+from helene.lab.scaling.cells import (
+    Cells,
+    median_interval,
+    median_shrinkage,
+    percentile_interval,
+    ratio_of_medians,
+)
 from helene.lab.scaling.fits import (
     CandidateLaw,
-    Cells,
     compare_laws,
     fit_power_law,
     local_slopes,
-    median_interval,
-    ratio_of_medians,
 )
 from helene.lab.scaling.laws import LinearLaw, fit_rows
 
@@ -98,11 +101,9 @@ def test_bootstrap_respects_padding_and_misses():
 
 def test_percentile_interval_counts_what_is_unknown_on_both_sides():
     draws = np.arange(1000.0)
-    assert percentile_interval(draws, 0.9) == (49.0, 950.0)
+    assert percentile_interval(draws) == (24.0, 975.0)
     draws[500:] = np.nan
-    assert percentile_interval(draws, 0.9) == (-math.inf, math.inf)
-    with pytest.raises(ValueError, match="level must lie between 0 and 1, got 95"):
-        percentile_interval(draws, 95)
+    assert percentile_interval(draws) == (-math.inf, math.inf)
 
 
 def test_median_interval_and_ratio():

@@ -7,8 +7,6 @@ import numpy as np
 from helene.lab.runs.records import Record
 from synthetic.design import CONTROLS, control_config, trials
 
-LETTERS = {"reached": "r"}
-
 
 def made_up(design, laws, scatter=0.02, seed=0, predicted=None):
     """Records of every cell and prediction.

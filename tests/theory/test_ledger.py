@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.theory.conftest import CLAIMS, examined
+from tests.theory.ledger_schema import schema_errors
 from theory.ledger import book, page
 from theory.ledger.ids import IDS
 from theory.ledger.judge import conclude
-from theory.ledger.schema import schema_errors
 from theory.ledger.typeset import breakable, typeset
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""The ledger: records of what a run found, the table in the terminal, the files; its schema is ``schema.py``."""
+"""The ledger: records of what a run found, the table in the terminal, the files."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 r"""The contract of the ledger: what a claim is and what can back a verdict on it.
 
-A module ``theory/claims/test_<family>.py`` lists its claims in ``CLAIMS``; everything in a :class:`Claim` is data or a
-function that this run calls. :mod:`theory.ledger.judge` runs the evidence and derives the verdict from what it found;
-``expected`` is only compared with that. Texts are Markdown with LaTeX between dollar signs.
+A module ``theory/claims/<part>/test_<family>.py`` lists its claims in ``CLAIMS``; everything in a :class:`Claim` is
+data or a function that this run calls. :mod:`theory.ledger.judge` runs the evidence and derives the verdict from what
+it found; ``expected`` is only compared with that. Texts are Markdown with LaTeX between dollar signs.
 
 What backs which verdict (see :func:`theory.ledger.judge.verdict_from`):
 

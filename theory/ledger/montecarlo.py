@@ -44,7 +44,7 @@ def _tail(blocks: int) -> float:
     return math.fsum(math.comb(blocks, k) * p**k * (1 - p) ** (blocks - k) for k in range(least, blocks + 1))
 
 
-def assert_mean(samples: NDArray[np.float64], mean: float, sd: float, what: str, alarm: float = ALARM) -> str:
+def assert_mean(samples: NDArray[np.float64], mean: float, sd: float, what: str) -> str:
     """Median of means against a mean, given the true standard deviation (or a bound on it).
 
     Independent draws of finite variance are all that is assumed: each of k blocks of m draws misses the mean by more
@@ -56,8 +56,8 @@ def assert_mean(samples: NDArray[np.float64], mean: float, sd: float, what: str,
     Raises:
         AssertionError: If the median of means is further off.
     """
-    _spend(alarm)
-    blocks = num_blocks(alarm)
+    _spend(ALARM)
+    blocks = num_blocks()
     size = len(samples) // blocks
     if size < 1:
         raise ValueError(f"{len(samples)} draws are too few for {blocks} blocks")
@@ -71,7 +71,6 @@ def assert_law(
     samples: NDArray[np.float64],
     cdf: Callable[[NDArray[np.float64]], NDArray[np.float64]],
     what: str,
-    bias: float = 0.0,
     alarm: float = ALARM,
 ) -> str:
     """Empirical against a continuous distribution function, by the Dvoretzky-Kiefer-Wolfowitz inequality.
@@ -80,17 +79,16 @@ def assert_law(
         samples: Independent draws.
         cdf: The law.
         what: Its name.
-        bias: How far the draws' own law may be from ``cdf``, for limit laws with a known rate.
         alarm: False-alarm rate.
 
     Raises:
-        AssertionError: If the largest distance exceeds sqrt(ln(2/alarm)/(2n)) + bias.
+        AssertionError: If the largest distance exceeds sqrt(ln(2/alarm)/(2n)).
     """
     _spend(alarm)
     x = np.sort(samples)
     n = len(x)
     values = cdf(x)
     distance = float(max(np.max(np.arange(1, n + 1) / n - values), np.max(values - np.arange(n) / n)))
-    tolerance = math.sqrt(math.log(2 / alarm) / (2 * n)) + bias
+    tolerance = math.sqrt(math.log(2 / alarm) / (2 * n))
     assert distance <= tolerance, f"{what}: distance {distance:.4g} from its law, allowed {tolerance:.4g}"
     return f"{what}: {n} draws, distance {distance:.2g} from the law (allowed {tolerance:.2g})"

@@ -110,8 +110,8 @@ def _tables(records: Sequence[Record]) -> list[Markup]:
     return pieces
 
 
-def _verdict(word: str | None, absent: str = "no verdict") -> Markup:
-    return pages.badge(word) if word else pages.badge("failed", absent)
+def _verdict(word: str | None) -> Markup:
+    return pages.badge(word) if word else pages.badge("failed", "no verdict")
 
 
 def _verdicts(entry: Record) -> Markup:

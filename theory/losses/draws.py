@@ -23,7 +23,7 @@ def rational(rng: random.Random, low: Fraction | int, high: Fraction | int, deno
     return low + (Fraction(high) - low) * Fraction(rng.randint(0, parts), parts)
 
 
-def distribution(rng: random.Random, size: int, largest: int = 5) -> tuple[Fraction, ...]:
+def distribution(rng: random.Random, size: int) -> tuple[Fraction, ...]:
     """Positive rational probabilities that sum to one."""
-    weights = [rng.randint(1, largest) for _ in range(size)]
+    weights = [rng.randint(1, 5) for _ in range(size)]
     return tuple(Fraction(weight, sum(weights)) for weight in weights)

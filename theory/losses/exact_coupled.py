@@ -1,4 +1,4 @@
-r"""Coupled layers at one point, in exact rationals: what ``proofs/coupled_theorem.md`` and its neighbours speak about.
+r"""Coupled layers at one point, in exact rationals: what ``proofs/coupled/coupled_theorem.md`` and others speak about.
 
 The loss is Σ_k [ Σ_i b_ik p_ik²/2 + Ψ_k(Σ_i w_i p_ik) ]: n layers (rows i, weights w_i) of as many coordinates as there
 are Ψ_k (columns k), every layer coupled to every other. With t_k = Σ_i w_i p_ik, column by column,

@@ -1,4 +1,4 @@
-r"""One layer at one point, in exact rationals: everything the lemmas of ``proofs/gap_lemma.md`` speak about.
+r"""One layer at one point, in exact rationals: everything the lemmas of ``proofs/separable/gap_lemma.md`` speak about.
 
 The loss is Σ_j φ_j(p_j) + ψ(Σ_j p_j) in the eigen-coordinates p = V(θ − θ*) of the point. With ψ = 0 the eigenbasis is
 the same everywhere. With ψ it turns: ψ'' vanishes at the point (so the basis there is known exactly) but not around it.

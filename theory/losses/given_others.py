@@ -39,9 +39,9 @@ class Given:
         return self.slope**2 / self.curvature
 
 
-def place(terms: tuple[Term, ...], x: Fraction | int, y: Fraction | int, R: int = 1) -> dict[str, Any]:
-    """An instance: the loss, where x and y stand, the radius."""
-    return {"terms": terms, "x": Fraction(x), "y": Fraction(y), "R": R}
+def place(terms: tuple[Term, ...], x: Fraction | int, y: Fraction | int) -> dict[str, Any]:
+    """An instance: the loss, where x and y stand, the radius 1."""
+    return {"terms": terms, "x": Fraction(x), "y": Fraction(y), "R": 1}
 
 
 def given(at: Instance) -> Given:

@@ -90,9 +90,9 @@ EXACT = (three_levels, many_ramps, parabola, staircase, slowest)
 ENCLOSED = (*EXACT, curve, curve)
 
 
-def diagonal(rng: Random, kinds: tuple[Callable[[Random], Stand], ...] = ENCLOSED, most: int = 4) -> Diagonal:
-    """A sum of the above in one to ``most`` dimensions."""
-    chosen = [rng.choice(kinds)(rng) for _ in range(rng.randint(1, most))]
+def diagonal(rng: Random, kinds: tuple[Callable[[Random], Stand], ...] = ENCLOSED) -> Diagonal:
+    """A sum of the above in one to four dimensions."""
+    chosen = [rng.choice(kinds)(rng) for _ in range(rng.randint(1, 4))]
     radii = [radius for _, _, radius in chosen if radius is not None]
     return Diagonal(
         functions=tuple(phi for phi, _, _ in chosen),
@@ -166,8 +166,9 @@ def meet(layer: Layer, need: Need) -> Layer:
     return layer
 
 
-def root_above(square: Number, denominator: int = 4096) -> fmpq:
-    """A fraction not below the square root, within two steps of 1/denominator."""
+def root_above(square: Number) -> fmpq:
+    """A fraction not below the square root, within two steps of 1/4096."""
+    denominator = 4096
     guess = fmpq(math.ceil(math.sqrt(as_float(square)) * denominator), denominator)
     while not surely(square, "<=", guess**2):
         guess += fmpq(1, denominator)
@@ -208,9 +209,9 @@ def short_newton(share: fmpq) -> Need:
     return lambda layer: layer.newton2 / share**2
 
 
-def met(*needs: Need, make: Callable[[Random], Layer] = any_layer) -> st.SearchStrategy[Layer]:
+def met(*needs: Need) -> st.SearchStrategy[Layer]:
     """Layers brought to where one of the conditions holds, mostly just holds."""
-    return seeded(lambda rng: meet(make(rng), rng.choice(needs)))
+    return seeded(lambda rng: meet(any_layer(rng), rng.choice(needs)))
 
 
 def either(share_gap: fmpq, share_gradient: fmpq) -> st.SearchStrategy[Layer]:

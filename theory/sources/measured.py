@@ -13,11 +13,11 @@ from pathlib import Path
 RECORDS = Path(__file__).parents[2] / "llm_bench" / "records" / "claims.jsonl"
 
 
-def measured(id: str, path: Path = RECORDS) -> str:
+def measured(id: str) -> str:
     """What our own experiment found about a claim, as text for its note; empty where nothing is committed."""
-    if not path.is_file():
+    if not RECORDS.is_file():
         return ""
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in RECORDS.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         if record["claim"] == id:
             return f" Measured here: {record['answer']} (*{record['verdict']}*; remade by `{record['command']}`.)"

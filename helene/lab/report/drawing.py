@@ -108,9 +108,9 @@ def style() -> Iterator[None]:
         yield
 
 
-def new_figure(height: float, width: float = WIDTH) -> Figure:
-    """An empty figure with room found for its labels; sizes in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+def new_figure(height: float) -> Figure:
+    """An empty figure of width `WIDTH` with room found for its labels; the height in inches."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 

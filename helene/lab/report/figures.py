@@ -23,16 +23,8 @@ from helene.lab.report.drawing import (
     short,
     style,
 )
-from helene.lab.scaling.scaling_figure import ScalingSeries, scaling_figure
 
-__all__ = [
-    "Drawing",
-    "Line",
-    "ScalingSeries",
-    "bar_figure",
-    "line_figure",
-    "scaling_figure",
-]
+__all__ = ["Drawing", "Line", "bar_figure", "line_figure"]
 
 
 @dataclass(frozen=True)
@@ -95,14 +87,16 @@ def bar_figure(
     labels: Sequence[str],
     groups: Mapping[str, Sequence[float]],
     *,
-    ylabel: str,
+    xlabel: str,
     title: str = "",
     intervals: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> Drawing:
     """Horizontal bars, one set per label and one bar of it per group, values written, with optional intervals.
 
-    ``ylabel`` names the values, which run along the horizontal axis. A value that is not finite has no bar and reads
-    as ∞ or –.
+    A value that is not finite has no bar and reads as ∞ or –.
+
+    Raises:
+        ValueError: If a group has another number of values than there are labels.
     """
     with style():
         height = 0.8 / max(len(groups), 1)
@@ -136,9 +130,9 @@ def bar_figure(
                 )
         axes.set_yticks(range(len(labels)), labels)
         axes.invert_yaxis()
-        axes.set(xlabel=ylabel, title=title)
+        axes.set(xlabel=xlabel, title=title)
         axes.margins(x=0.12)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         legend_below(figure, axes)
-        return finish(figure, f"Bars of {ylabel} for {', '.join(labels)}.")
+        return finish(figure, f"Bars of {xlabel} for {', '.join(labels)}.")

@@ -44,12 +44,8 @@ _TEMPLATES = Environment(
 )
 _TONES = {
     ("good", "✓"): ("consistent", "holds", "reached", "sound", "passed"),
-    ("bad", "✗"): (
-        ("not_consistent", "refuted", "wrong", "failed", "diverged", "non_finite", "out_of_memory", "error")
-    ),
-    ("warn", "!"): (
-        ("broken_instrument", "holds_after_repair", "ill_posed", "gap", "unexplained", "stalled", "incomplete")
-    ),
+    ("bad", "✗"): ("not_consistent", "refuted", "wrong", "failed", "diverged", "non_finite", "out_of_memory", "error"),
+    ("warn", "!"): ("broken_instrument", "holds_after_repair", "ill_posed", "gap", "stalled", "incomplete"),
 }
 _COLUMNS_ON_A_PHONE, _CARDS_ON_A_PHONE = 4, 16
 _BADGES = {word: look for look, words in _TONES.items() for word in words}

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+LEVEL = 0.95  # of all intervals
 
 
 @dataclass(frozen=True)
@@ -144,39 +145,35 @@ def _resampled(sorted_logs: Array, num_bootstrap: int, rng: np.random.Generator)
     return (sorted_logs[rows, ranks[..., (count - 1) // 2]] + sorted_logs[rows, ranks[..., count // 2]]) / 2
 
 
-def percentile_interval(draws: Array, level: float) -> tuple[float, float]:
-    """Percentile interval over the first axis; a nan draw tells nothing and counts as both infinities."""
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level!r}; 0.95 is usual")
-    tail = (1 - level) / 2 * (len(draws) - 1)
+def percentile_interval(draws: Array) -> tuple[float, float]:
+    """95 % percentile interval over the first axis; a nan draw tells nothing and counts as both infinities."""
+    tail = (1 - LEVEL) / 2 * (len(draws) - 1)
     low = np.sort(np.where(np.isnan(draws), -np.inf, draws))[int(np.floor(tail))]
     high = np.sort(np.where(np.isnan(draws), np.inf, draws))[len(draws) - 1 - int(np.floor(tail))]
     return float(low), float(high)
 
 
-def median_interval(
-    samples: ArrayLike, *, num_bootstrap: int = 2000, level: float = 0.95, seed: int = 0
-) -> tuple[float, float, float]:
-    """Median of one cell's counts (inf for misses) with its bootstrap interval: (median, low, high)."""
+def median_interval(samples: ArrayLike, *, num_bootstrap: int = 2000) -> tuple[float, float, float]:
+    """Median of one cell's counts (inf for misses) with its 95 % bootstrap interval: (median, low, high)."""
     one_cell = np.array(samples, dtype=float)
-    draws = _resampled(np.sort(np.log(one_cell))[None], num_bootstrap, np.random.default_rng(seed))[:, 0]
-    low, high = percentile_interval(draws, level)
+    draws = _resampled(np.sort(np.log(one_cell))[None], num_bootstrap, np.random.default_rng(0))[:, 0]
+    low, high = percentile_interval(draws)
     return float(np.exp(log_medians(one_cell))), float(np.exp(low)), float(np.exp(high))
 
 
 def ratio_of_medians(
-    numerator: ArrayLike, denominator: ArrayLike, *, num_bootstrap: int = 2000, level: float = 0.95, seed: int = 0
+    numerator: ArrayLike, denominator: ArrayLike, *, num_bootstrap: int = 2000
 ) -> tuple[float, float, float]:
-    """Ratio of two medians with its bootstrap interval, the seeds of the two drawn apart: (ratio, low, high).
+    """Ratio of two medians with its 95 % bootstrap interval, the seeds of the two drawn apart: (ratio, low, high).
 
     Infinite where the numerator's median is a miss, 0 where the denominator's is, nan where both are; an interval
     that cannot be bounded reaches 0 or inf.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     parts = [np.sort(np.log(np.array(part, dtype=float))) for part in (numerator, denominator)]
     draws = [_resampled(part[None], num_bootstrap, rng)[:, 0] for part in parts]
     both_missed = np.isinf(draws[0]) & np.isinf(draws[1])
     with np.errstate(invalid="ignore"):
-        low, high = percentile_interval(np.where(both_missed, np.nan, draws[0] - draws[1]), level)
+        low, high = percentile_interval(np.where(both_missed, np.nan, draws[0] - draws[1]))
         ratio = np.exp(log_medians(np.exp(parts[0])) - log_medians(np.exp(parts[1])))
     return float(ratio), float(np.exp(low)), float(np.exp(high))

@@ -14,20 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from helene.lab.scaling.cells import Array, Cells, median_interval, percentile_interval, ratio_of_medians
+from helene.lab.scaling.cells import Array, Cells, percentile_interval
 from helene.lab.scaling.laws import Law, LinearLaw, PowerLaw, fit_rows
-
-__all__ = [
-    "CandidateLaw",
-    "Cells",
-    "HeldOut",
-    "PowerLawFit",
-    "compare_laws",
-    "fit_power_law",
-    "local_slopes",
-    "median_interval",
-    "ratio_of_medians",
-]
 
 
 @dataclass(frozen=True)
@@ -39,9 +27,8 @@ class PowerLawFit:
 
     Attributes:
         exponents: By predictor.
-        intervals: (low, high) of each exponent.
+        intervals: (low, high) of each exponent, 95 %.
         intercept: Natural logarithm of T at all predictors 1.
-        level: Of the intervals.
         residual_sd: Standard deviation of log median T about the law, over the uncensored cells with as many degrees
             of freedom as cells less parameters; nan when none are left.
         largest_local_slope_difference: By axis: largest minus smallest local slope; 0 for an exact power law.
@@ -53,7 +40,6 @@ class PowerLawFit:
     exponents: dict[str, float]
     intervals: dict[str, tuple[float, float]]
     intercept: float
-    level: float
     residual_sd: float
     largest_local_slope_difference: dict[str, float]
     num_cells: int
@@ -67,7 +53,7 @@ class PowerLawFit:
         """
         vector = np.array([weights.get(name, 0.0) for name in self.exponents])
         value = float(vector @ list(self.exponents.values()))
-        return (value, *percentile_interval(self.draws[:, 1:] @ vector, self.level))
+        return (value, *percentile_interval(self.draws[:, 1:] @ vector))
 
     def predict(self, columns: Mapping[str, ArrayLike]) -> Array:
         """T at new values of the predictors."""
@@ -76,7 +62,7 @@ class PowerLawFit:
     def band(self, columns: Mapping[str, ArrayLike]) -> tuple[Array, Array]:
         """Pointwise interval (low, high) of the fitted T at new values of the predictors."""
         curves = self.draws[:, :1] + self.draws[:, 1:] @ self._logs(columns).T
-        ends = [percentile_interval(point, self.level) for point in curves.T]
+        ends = [percentile_interval(point) for point in curves.T]
         return np.exp([low for low, _ in ends]), np.exp([high for _, high in ends])
 
     def _logs(self, columns: Mapping[str, ArrayLike]) -> Array:
@@ -89,7 +75,6 @@ def fit_power_law(
     *,
     axes: Sequence[str] = (),
     num_bootstrap: int = 2000,
-    level: float = 0.95,
     seed: int = 0,
 ) -> PowerLawFit:
     """Least squares of log median T on the logs of the predictors; Tobit maximum likelihood where cells are censored.
@@ -99,7 +84,6 @@ def fit_power_law(
         predictors: Names of columns: ``["max_d", "d"]``.
         axes: Columns that span the grid, ``["n", "w"]``: local slopes are taken along each with the others held.
         num_bootstrap: Draws of the bootstrap, at least 100.
-        level: Of the intervals.
         seed: Of the bootstrap.
 
     Raises:
@@ -110,9 +94,8 @@ def fit_power_law(
     params, draws, residual_sd = _fit(law, cells, predictors, num_bootstrap, seed)
     return PowerLawFit(
         exponents=dict(zip(predictors, params[1:].tolist(), strict=True)),
-        intervals={name: percentile_interval(draws[:, 1 + j], level) for j, name in enumerate(predictors)},
+        intervals={name: percentile_interval(draws[:, 1 + j]) for j, name in enumerate(predictors)},
         intercept=float(params[0]),
-        level=level,
         residual_sd=residual_sd,
         largest_local_slope_difference={axis: _spread_of_slopes(cells, axis, axes) for axis in axes},
         num_cells=len(cells),

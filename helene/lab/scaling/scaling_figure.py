@@ -23,6 +23,8 @@ from helene.lab.report.drawing import (
 )
 from helene.lab.scaling.cells import Array, log_medians
 
+YLABEL = "steps to target"
+
 
 @dataclass(frozen=True)
 class ScalingSeries:
@@ -55,9 +57,7 @@ def scaling_figure(
     series: Sequence[ScalingSeries],
     *,
     xlabel: str,
-    ylabel: str = "steps to target",
     title: str = "",
-    local_slopes: bool = True,
     bound: tuple[str, Sequence[float], Sequence[float]] | None = None,
 ) -> Drawing:
     """Log-log figure: seeds, medians, fit with band, predicted slope dashed; local slopes in a panel below.
@@ -73,31 +73,25 @@ def scaling_figure(
     if not series:
         raise ValueError("series must hold at least one ScalingSeries, got none")
     with style():
-        figure = new_figure(4.9 if local_slopes else 3.7)
-        if local_slopes:
-            top, below = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
-        else:
-            top, below = figure.subplots(), None
+        figure = new_figure(4.9)
+        top, below = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
         for index, one in enumerate(series):
             _draw_scaling(top, below, one, index)
         if bound is not None:
             label, x, y = bound
             top.plot(x, y, linestyle=":", color=INK, linewidth=1.4, label=label)
-        top.set(xscale="log", yscale="log", ylabel=ylabel, title=title)
+        top.set(xscale="log", yscale="log", ylabel=YLABEL, title=title)
         plain_log_ticks(top.yaxis)
-        bottom = top if below is None else below
-        bottom.set_xlabel(xlabel)
-        plain_log_ticks(bottom.xaxis, sorted({float(x) for one in series for x in one.x}))
-        if below is not None:
-            below.set_ylabel("local slope")
-            below.margins(y=0.15)
-            top.tick_params(labelbottom=False)
+        below.set(xlabel=xlabel, ylabel="local slope")
+        plain_log_ticks(below.xaxis, sorted({float(x) for one in series for x in one.x}))
+        below.margins(y=0.15)
+        top.tick_params(labelbottom=False)
         legend_below(figure, top, always=True)
         dotted = f" Dotted: {bound[0]}." if bound is not None else ""
-        return finish(figure, _scaling_alt(series, xlabel, ylabel) + dotted)
+        return finish(figure, _scaling_alt(series, xlabel) + dotted)
 
 
-def _draw_scaling(top: Axes, below: Axes | None, one: ScalingSeries, index: int) -> None:
+def _draw_scaling(top: Axes, below: Axes, one: ScalingSeries, index: int) -> None:
     colour, marker = PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)]
     if len(one.samples) != len(one.x) or any(
         len(list_) not in (0, len(one.x)) for list_ in (one.caps, one.excluded, one.fitted)
@@ -144,15 +138,14 @@ def _draw_scaling(top: Axes, below: Axes | None, one: ScalingSeries, index: int)
         ends = np.array([x.min(), x.max()])
         line = np.exp(middle_y + one.predicted_slope * (np.log(ends) - middle_x))
         top.plot(ends, line, linestyle=REFERENCE, color=colour, linewidth=1.2)
-    if below is not None:
-        middles, slopes = _slopes(x[~missed], logs[~missed])
-        below.plot(middles, slopes, marker=marker, color=colour, linewidth=1, markersize=4)
-        if one.predicted_slope is not None:
-            below.axhline(one.predicted_slope, linestyle=REFERENCE, color=colour, linewidth=1.2)
+    middles, slopes = neighbour_slopes(x[~missed], logs[~missed])
+    below.plot(middles, slopes, marker=marker, color=colour, linewidth=1, markersize=4)
+    if one.predicted_slope is not None:
+        below.axhline(one.predicted_slope, linestyle=REFERENCE, color=colour, linewidth=1.2)
 
 
-def _slopes(x: Array, logs: Array) -> tuple[Array, Array]:
-    """Slopes between neighbouring x; cells of equal x are averaged in log space."""
+def neighbour_slopes(x: Array, logs: Array) -> tuple[Array, Array]:
+    """(Geometric middles, slopes) between neighbouring x; cells of equal x are averaged in log space."""
     places = np.unique(x)
     if len(places) < 2:
         return np.empty(0), np.empty(0)
@@ -160,7 +153,7 @@ def _slopes(x: Array, logs: Array) -> tuple[Array, Array]:
     return np.sqrt(places[1:] * places[:-1]), np.diff(means) / np.diff(np.log(places))
 
 
-def _scaling_alt(series: Sequence[ScalingSeries], xlabel: str, ylabel: str) -> str:
+def _scaling_alt(series: Sequence[ScalingSeries], xlabel: str) -> str:
     slopes = [f"{s.label} {s.slope[0]:.2f}" for s in series if s.slope is not None]
     slopes_in_words = f"; fitted slopes: {', '.join(slopes)}" if slopes else ""
-    return f"Log-log plot of {ylabel} against {xlabel} for {', '.join(s.label for s in series)}{slopes_in_words}."
+    return f"Log-log plot of {YLABEL} against {xlabel} for {', '.join(s.label for s in series)}{slopes_in_words}."

@@ -13,8 +13,9 @@ from helene.lab.runs.store import Record, read_jsonl
 from llm_bench.cli import committed_pages
 from llm_bench.data.stream import BatchStream
 from llm_bench.protocol import plan
+from llm_bench.protocol.clock import Clock
 from llm_bench.protocol.estimate import ModelSize, estimate, step_bytes
-from llm_bench.protocol.execute import Bench, Clock, cell_records
+from llm_bench.protocol.execute import Bench, cell_records
 from llm_bench.protocol.paper_tables import CONTROL, TABLES
 from llm_bench.protocol.plan import Cell, cells, cells_of_table, choose
 from llm_bench.protocol.presets import PRESETS, TUNING_SEED, get_preset

@@ -184,7 +184,7 @@ def test_auto_chooses_from_the_noise_and_replays():
 
 
 def test_the_estimate_is_compared_with_the_gradient():
-    """Examples are alike, so the cosine is about M^-1/2, M ≈ d/G + 1; theory/proofs/groups.md."""
+    """Examples are alike, so the cosine is about M^-1/2, M ≈ d/G + 1; theory/proofs/algorithm/groups.md."""
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(9, 70), nn.Linear(70, 1)).double(), torch.randn(1, 9).double().expand(600, 9)
     optimizer = GroupedMeZO(model.named_parameters(), groups=600)

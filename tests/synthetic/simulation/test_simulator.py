@@ -34,6 +34,12 @@ def settings_of(name, problem, x0, options, target=1e-2):
     return [METHODS[name].settings(option, scale, problem) for option in options]
 
 
+def traced(name, problem, x0, seeds, settings, budget, **options):
+    """The gap before each step, in float64, of runs that go on to the budget."""
+    whole = {"target": 1e-9, "budget": budget, "dtype": torch.float64, "trace": True, **options}
+    return simulate(problem, METHODS[name], x0, seeds, settings, **whole).gaps
+
+
 def optimizer_of(name, params, setting, seed):
     if name == "mezo":
         return MeZO(params, lr=setting["lr"], eps=EPS, seed=seed)
@@ -83,24 +89,13 @@ def test_batched_rows_follow_the_optimizers(name, spec):
     x0 = starts(problem, "coordinate", 1.0, [s % 1000 for s in seeds])
     options = [{"q": 1.0, "floor_ratio": ratio, **HELENE} for ratio in (0.03, 3.0)]
     settings = settings_of(name, problem, x0, options)
-    out = simulate(
-        problem,
-        METHODS[name],
-        x0,
-        seeds,
-        settings,
-        target=1e-9,
-        budget=steps,
-        dtype=torch.float64,
-        probe=EPS,
-        trace=True,
-    )
+    gaps = traced(name, problem, x0, seeds, settings, steps, probe=EPS)
     for i, seed in enumerate(seeds):
         for k in range(2 if name == "helene" else 1):
             expected = loop(name, problem, x0[i], settings[k], seed, steps)
-            np.testing.assert_allclose(out.gaps[:steps, i, k], expected, rtol=1e-9, atol=1e-13)
+            np.testing.assert_allclose(gaps[:steps, i, k], expected, rtol=1e-9, atol=1e-13)
     if name == "helene" and spec == "log_cosh":
-        assert not np.allclose(out.gaps[steps, :, 0], out.gaps[steps, :, 1], rtol=1e-3), "the floor must matter here"
+        assert not np.allclose(gaps[steps, :, 0], gaps[steps, :, 1], rtol=1e-3), "the floor must matter here"
 
 
 @pytest.mark.parametrize(
@@ -114,19 +109,7 @@ def test_exact_slope_equals_the_two_point_one(name, spec, order):
     settings = settings_of(name, problem, x0, [{"q": 1.0}])
 
     def gaps(probe):
-        out = simulate(
-            problem,
-            METHODS[name],
-            x0,
-            [1],
-            settings,
-            target=1e-9,
-            budget=20,
-            dtype=torch.float64,
-            probe=probe,
-            trace=True,
-        )
-        return out.gaps[:, 0, 0]
+        return traced(name, problem, x0, [1], settings, 20, probe=probe)[:, 0, 0]
 
     errors = [np.abs(gaps(eps) / gaps(None) - 1.0).max() for eps in (2e-2, 1e-2)]
     if order == 0:
@@ -148,10 +131,7 @@ def test_the_eigenbasis_changes_nothing(name, monkeypatch):
     settings = settings_of(name, problem, x0, options)
 
     def gaps():
-        out = simulate(
-            problem, METHODS[name], x0, [1, 2], settings, target=1e-9, budget=40, dtype=torch.float64, trace=True
-        )
-        return out.gaps
+        return traced(name, problem, x0, [1, 2], settings, 40)
 
     turned = gaps()
     monkeypatch.setattr(type(METHODS[name]), "commutes_with_turns", False)
@@ -165,20 +145,10 @@ def test_one_direction_per_layer_against_a_slow_loop():
     problem = build(SPECS["log_cosh"])
     x0 = starts(problem, "coordinate", 1.0, [5])
     (setting,) = settings_of("per_layer", problem, x0, [{"q": 1.0}])
-    out = simulate(
-        problem,
-        METHODS["per_layer"],
-        x0,
-        [5],
-        [setting],
-        target=1e-9,
-        budget=12,
-        dtype=torch.float64,
-        trace=True,
-    )
+    gaps = traced("per_layer", problem, x0, [5], [setting], 12)
     theta = problem.minimizer + x0[0]
     for t in range(12):
-        assert math.isclose(problem.loss(theta).item(), out.gaps[t, 0, 0], rel_tol=1e-9)
+        assert math.isclose(problem.loss(theta).item(), gaps[t, 0, 0], rel_tol=1e-9)
         moved = theta.clone()
         for i, part in enumerate(problem.layers.slices()):
             z = torch.zeros_like(theta)
@@ -193,23 +163,13 @@ def test_coupled_layers_have_their_own_slopes():
     problem = build(SPECS["coupled"])
     x0 = starts(problem, "coordinate", 1.0, [5])
     (setting,) = settings_of("per_layer", problem, x0, [{"q": 0.7}])
-    out = simulate(
-        problem,
-        METHODS["per_layer"],
-        x0,
-        [5],
-        [setting],
-        target=1e-9,
-        budget=5,
-        dtype=torch.float64,
-        trace=True,
-    )
+    gaps = traced("per_layer", problem, x0, [5], [setting], 5)
     x = x0[0]
     for t in range(5):
         gradient = problem.gradient(problem.minimizer + x)
         z = torch.cat([normal(5, t + 1, 0, parameter_id(i), 0, 4) for i in range(3)]).double()
         x = x - setting["lr"] * problem.layers.spread(problem.layers.sum(gradient * z)) * z
-        assert math.isclose(problem.gap(problem.features(x)).item(), out.gaps[t + 1, 0, 0], rel_tol=1e-9)
+        assert math.isclose(problem.gap(problem.features(x)).item(), gaps[t + 1, 0, 0], rel_tol=1e-9)
 
 
 def mezo_grid(problem, seeds, exponents):

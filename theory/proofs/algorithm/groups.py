@@ -1,4 +1,4 @@
-r"""What ``proofs/groups.md`` predicts, and runs of its Theorem 4 with noisy losses of examples."""
+r"""What ``proofs/algorithm/groups.md`` predicts, and runs of its Theorem 4 with noisy losses of examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of ``proofs/algorithm_1.md``; the letters are those of the page."""
+"""Checks of ``proofs/algorithm/algorithm_1.md``; the letters are those of the page."""
 
 from __future__ import annotations
 

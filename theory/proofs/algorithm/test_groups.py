@@ -1,4 +1,4 @@
-"""Checks of ``proofs/groups.md``; the letters are those of the page."""
+"""Checks of ``proofs/algorithm/groups.md``; the letters are those of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of ``proofs/sequential_updates.md``; the letters are those of the page."""
+"""Checks of ``proofs/coupled/sequential_updates.md``; the letters are those of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of ``proofs/curvature_from_forwards.md``; the letters are those of the page."""
+"""Checks of ``proofs/curvature/curvature_from_forwards.md``; the letters are those of the page."""
 
 from __future__ import annotations
 

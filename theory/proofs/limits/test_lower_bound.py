@@ -1,4 +1,4 @@
-"""Checks of ``proofs/lower_bound.md``; the letters are those of the page."""
+"""Checks of ``proofs/limits/lower_bound.md``; the letters are those of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of ``proofs/max_dimension.md``; the letters are those of the page."""
+"""Checks of ``proofs/limits/max_dimension.md``; the letters are those of the page."""
 
 from __future__ import annotations
 

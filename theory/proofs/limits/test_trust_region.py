@@ -1,4 +1,4 @@
-"""Checks of ``proofs/trust_region.md``; the letters are those of the page."""
+"""Checks of ``proofs/limits/trust_region.md``; the letters are those of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of ``proofs/two_evaluations.md``; the letters are those of the page."""
+"""Checks of ``proofs/limits/two_evaluations.md``; the letters are those of the page."""
 
 from __future__ import annotations
 

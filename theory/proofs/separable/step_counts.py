@@ -152,7 +152,7 @@ def families(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def summary(rows: Sequence[Mapping[str, str]]) -> str:
-    """The page ``proofs/step_counts.md``: bound over count by family, least and median."""
+    """The page ``proofs/separable/step_counts.md``: bound over count by family, least and median."""
     lines = [
         "# Bound over count",
         "",

@@ -1,4 +1,4 @@
-"""Checks of ``proofs/far_phase.md``; the letters are those of the page."""
+"""Checks of ``proofs/separable/far_phase.md``; the letters are those of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of ``proofs/gap_lemma.md``; the letters (a), (b), ... are those of the page."""
+"""Checks of ``proofs/separable/gap_lemma.md``; the letters (a), (b), ... are those of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of ``proofs/separable_theorem.md``; the letters are those of the page."""
+"""Checks of ``proofs/separable/separable_theorem.md``; the letters are those of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of ``proofs/small_sum.md``; the letters are those of the page."""
+"""Checks of ``proofs/separable/small_sum.md``; the letters are those of the page."""
 
 from __future__ import annotations
 
