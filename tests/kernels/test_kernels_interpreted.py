@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import shard_steps
 import torch
 from kernel_updates import by_kernels, by_torch, with_state
 
@@ -312,3 +313,23 @@ def test_a_rules_subclass_is_not_taken_for_its_parent() -> None:
 
     optimizer = Mine([torch.nn.Parameter(torch.zeros(4))])
     assert methods.fused(optimizer.plan(), optimizer.targets) == "MyRule has no fused update"
+
+
+@pytest.mark.parametrize(("method", "options", "dtype"), shard_steps.UPDATES)
+def test_rows_of_a_shard_move_as_those_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, method: Any, options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    """To the bit: z and the words of rounding are functions of an element's place, and all else is by element."""
+    monkeypatch.setenv("HELENE_KERNELS", "triton")
+    for mine, whole in shard_steps.update_rows(monkeypatch, CPU, method, options, dtype):
+        assert torch.equal(mine, whole)
+
+
+@pytest.mark.parametrize("way", ["tensor", "engine"])
+@pytest.mark.parametrize(("method", "options"), shard_steps.STEPS[1:])
+def test_a_sharded_model_of_one_rank_makes_the_steps_of_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch, method: Any, options: dict[str, Any], way: str
+) -> None:
+    monkeypatch.setenv("HELENE_KERNELS", "triton")
+    with shard_steps.one_rank(CPU):
+        shard_steps.check_steps(CPU, method, options, way)
