@@ -60,25 +60,6 @@ def finite(losses: Tensor | Sequence[float]) -> list[float]:
     return values
 
 
-class Arriving:
-    """Losses on their way to the host. What their device is given later is not waited for."""
-
-    def __init__(self, losses: Tensor) -> None:
-        numbers, on_gpu = losses.double().reshape(-1), losses.is_cuda
-        self._there = torch.empty(len(numbers), dtype=torch.float64, device="cpu", pin_memory=on_gpu)
-        self._there.copy_(numbers, non_blocking=True)
-        self._copied = torch.cuda.Event() if on_gpu else None
-        if self._copied is not None:
-            self._copied.record(torch.cuda.current_stream(losses.device))
-
-    def values(self) -> list[float]:
-        """Wait for them."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        values: list[float] = self._there.tolist()
-        return values
-
-
 def one_number(loss: Tensor, source: str) -> Tensor:
     """A loss as a 0-dim tensor.
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from helene import functional
 from helene.kernels.codes import NUM_HYPERS
 
 SLOTS = 64  # copies that may be under way before the host waits for the oldest
@@ -86,20 +85,3 @@ class Control:
         if self._on_gpu:
             sent = self._sent[slot] = sent or torch.cuda.Event()
             sent.record(torch.cuda.current_stream(self._packed.device))
-
-    def take(self, losses: Tensor) -> tuple[Tensor, Tensor]:
-        """Make c of a pair of losses in the place of the one that was sent, in the current stream's order.
-
-        An update is made unless a number is not finite, or it is left to the host.
-
-        Args:
-            losses: L⁺ and L⁻ at the radius that was sent, float64, on the device.
-
-        Returns:
-            c, float64, and whether all numbers are finite; both 0-dim.
-        """
-        slope = functional.projected_gradient(losses[0], losses[1], self.eps[0])
-        fine, by_host = torch.isfinite(slope) & torch.isfinite(losses).all(), self.values[3:4]
-        self.values[1:2] = torch.where(fine, slope, torch.zeros_like(slope)).float()
-        self.values[2:3] = fine.float() * (1.0 - by_host)
-        return slope, fine

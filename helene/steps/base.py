@@ -225,13 +225,10 @@ class Base(Layered):
         """Check what a step has measured, and make its update.
 
         Raises:
-            FloatingPointError: If a loss or a slope is not finite; parameters and state are then unchanged.
+            FloatingPointError: If a slope is not finite; parameters and state are then unchanged.
         """
-        ahead = measured.sample if isinstance(measured.sample, launches.Ahead) else None
-        scalars = measured.scalars if ahead is None else ahead.make()
-        self._check_measured(plan, scalars)
-        if ahead is None:
-            self.apply(plan, scalars, measured.sample)
+        self._check_measured(plan, measured.scalars)
+        self.apply(plan, measured.scalars, measured.sample)
         self.last_loss = measured.loss
 
     def _check_measured(self, plan: StepPlan, scalars: list[float]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -26,26 +26,12 @@ class Measured(NamedTuple):
     Attributes:
         scalars: What the update is a function of, beside z.
         loss: The loss to return, detached.
-        sample: What cannot be a scalar: gradients of a backward; an `Ahead`, which reads the scalars itself.
+        sample: What cannot be a scalar: gradients of a backward.
     """
 
     scalars: list[float]
     loss: Tensor
     sample: Any = None
-
-
-class Unread(NamedTuple):
-    """Losses of pairs of probes that the host has not read.
-
-    Attributes:
-        losses: L(theta + r z) and L(theta − r z), or L(theta), a row for each pair.
-        radius: What a slope divides their difference by, twice: r, or r/2 with L(theta).
-        lengths: What multiplies each slope.
-    """
-
-    losses: Tensor
-    radius: float
-    lengths: list[float]
 
 
 class Measurement:
@@ -139,11 +125,6 @@ class Pairs(Measurement):
         self, optimizer: Any, closure: Closure, plan: StepPlan, first_draw: int = 0
     ) -> tuple[list[float], Tensor]:
         """c/q of each direction (in each block of parameters), and the mean loss of the probes."""
-        unread, loss = self.evaluate(optimizer, closure, plan, first_draw)
-        return self.read(optimizer, unread, finite(unread.losses)), loss  # what the host waits for, once
-
-    def evaluate(self, optimizer: Any, closure: Closure, plan: StepPlan, first_draw: int = 0) -> tuple[Unread, Tensor]:
-        """The losses of the pairs and the loss to return, neither of which is waited for."""
         probing: Any = plan.probing
         eps, base = probing.eps, None if probing.two_sided else optimizer.loss_here(closure)
         pairs, lengths = [], []
@@ -156,14 +137,13 @@ class Pairs(Measurement):
                 pairs.append(torch.stack([plus, minus]))
                 lengths.append(length / probing.num_directions)
         losses = torch.stack(pairs)
-        return Unread(losses, eps if base is None else eps / 2.0, lengths), losses.mean() if base is None else base
-
-    def read(self, optimizer: Any, unread: Unread, values: Sequence[float]) -> list[float]:
-        """The scalars, from the values of losses, row after row."""
+        values = finite(losses)  # what the host waits for, once
         plus, minus = values[::2], values[1::2]
-        optimizer.resolution.note(plus, minus, unread.losses.dtype)
-        slopes = [functional.projected_gradient(a, b, unread.radius) for a, b in zip(plus, minus, strict=True)]
-        return [c * length for c, length in zip(slopes, unread.lengths, strict=True)]
+        optimizer.resolution.note(plus, minus, losses.dtype)
+        radius = eps if base is None else eps / 2.0
+        slopes = [functional.projected_gradient(a, b, radius) for a, b in zip(plus, minus, strict=True)]
+        coefficients = [c * length for c, length in zip(slopes, lengths, strict=True)]
+        return coefficients, losses.mean() if base is None else base
 
 
 class Backward(Measurement):

@@ -19,7 +19,6 @@ from helene.evaluation.reads import DrawWatch, reads_none, writes_buffer
 from helene.rules import Rule
 from helene.steps import checks, layer_floors
 from helene.steps.base import Base, Options
-from helene.steps.fused import launches
 from helene.steps.measurement import Chunk, Measured, Measurement, Pairs
 from helene.steps.plan import Probing, Seeded, StepPlan
 from helene.steps.resolution import ResolutionWatch
@@ -177,18 +176,12 @@ class ZerothOrder(Base):
     def measure(self, closure: Closure, curvature_closure: Closure | None, plan: StepPlan) -> Measured:
         """See `Base`; some steps, the first among them, look whether the loss draws random numbers.
 
-        With a model they also look whether it now reads parameters where no copy reaches it. In the others the losses
-        may be left unread, for an update that need not wait for the host.
+        With a model they also look whether it now reads parameters where no copy reaches it.
         """
         outgrown = any(probe.outgrown for probe in self.probes)
         if outgrown or not self._looked or plan.step & (plan.step - 1) == 0:
             self._look_again()
             closure = DrawWatch(closure, [target.tensor.device for target in self.targets])
-        elif (method := launches.kernel_ahead(self, plan)) is not None:
-            self.check_source(curvature_closure)
-            assert isinstance(plan.measurement, Pairs)
-            unread, loss = plan.measurement.evaluate(self, closure, plan)
-            return Measured([], loss, launches.Ahead(self, plan, method, unread))
         measured = super().measure(closure, curvature_closure, plan)
         self._looked = True
         return measured

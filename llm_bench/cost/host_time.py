@@ -12,12 +12,10 @@ from unittest.mock import patch
 import torch
 
 from helene.evaluation.blocks import Block, Copies
-from helene.evaluation.losses import Arriving
 from helene.evaluation.probe import Probe
 from helene.evaluation.swap import Swap
 from helene.steps import measurement
 from helene.steps.base import Base
-from helene.steps.fused.launches import Ahead
 from llm_bench.cost.timeline import HostTimers, timed
 
 EAGER, STEP, BARE = "two eager forwards", "step", "step that launches no kernel of its own"
@@ -32,9 +30,7 @@ PLACES = (
     (Probe, "_check_held", "looking what has moved"),
     (Base, "plan", "plan"),
     (Base, "apply", "update"),
-    (Ahead, "make", "update"),
     (measurement, "finite", "waiting for the losses"),
-    (Arriving, "values", "waiting for the losses"),
 )
 Step = Callable[[Callable[[], Any]], Any]  # of a loss
 

@@ -254,7 +254,7 @@ class Layers(torch.nn.Module):
 def test_a_step_launches_by_block_and_waits_once(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, large: int, cls: Any, most: int, known: bool
 ) -> None:
-    """The fifth step: nothing is waited for but the event behind the transfer of the two losses."""
+    """The fifth step: no transfer is waited for but that of the two losses."""
     from helene.kernels import launch
 
     torch.manual_seed(0)
@@ -274,8 +274,6 @@ def test_a_step_launches_by_block_and_waits_once(
         monkeypatch.setattr(
             launch, name, lambda *a, real=real, name=name, **k: (counted.append(name), real(*a, **k))[1]
         )
-    synchronize, waited = torch.cuda.Event.synchronize, list[torch.cuda.Event]()
-    monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda self: (waited.append(self), synchronize(self))[1])
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
@@ -283,9 +281,8 @@ def test_a_step_launches_by_block_and_waits_once(
             loss = optimizer.step(closure)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    waits = [str(w.message) for w in said if "called a synchronizing" in str(w.message)]
-    assert not waits
-    assert len(waited) == 1
+    waits = [w for w in said if "called a synchronizing" in str(w.message)]
+    assert len(waits) == 1, [str(w.message) for w in waits]
     assert counted.count("update") == 1
     assert len(counted) == (3 if not known else counted.count("perturb") + 1)
     assert len(counted) <= most
@@ -295,9 +292,8 @@ def test_a_step_launches_by_block_and_waits_once(
     assert loss.is_cuda
 
 
-@pytest.mark.parametrize("before", [3, 4])  # the fourth step reads both losses before it moves, the fifth after
 @pytest.mark.parametrize("known", [True, False])
-def test_a_loss_that_is_not_finite_moves_nothing(device: torch.device, known: bool, before: int) -> None:
+def test_a_loss_that_is_not_finite_moves_nothing(device: torch.device, known: bool) -> None:
     """It is noticed where both losses are read, after the second forward."""
     net = torch.nn.Linear(8, 8).to(device)
     optimizer = Helene(net.named_parameters(), 1e-2, anneal_horizon=9, batch_size=4, model=net if known else None)
@@ -306,7 +302,7 @@ def test_a_loss_that_is_not_finite_moves_nothing(device: torch.device, known: bo
     def closure() -> torch.Tensor:
         return net(x).square().mean() * factor
 
-    for _ in range(before):
+    for _ in range(3):
         optimizer.step(closure)
     kept = [p.detach().clone() for p in net.parameters()]
     factor.fill_(torch.nan)
@@ -315,7 +311,7 @@ def test_a_loss_that_is_not_finite_moves_nothing(device: torch.device, known: bo
     with pytest.raises(FloatingPointError, match="the loss is nan"):
         optimizer.check_closure(closure)
     assert all(map(torch.equal, kept, net.parameters()))
-    assert optimizer.param_groups[0]["step"] == before
+    assert optimizer.param_groups[0]["step"] == 3
     factor.fill_(1.0)
     optimizer.step(closure)
     assert not torch.equal(kept[0], net.weight)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from helene import functional
 from helene.kernels.control import Control
 from helene.kernels.tiles import Tiles
 from helene.steps.fused import launches, methods
@@ -73,7 +74,11 @@ class Updates:
 
         A step whose numbers are not finite moves nothing.
         """
-        (slope, fine), step, by_host = self.control.take(losses.double() / ranks), self.key[1:2], self.values[3:4]
+        pair, step = losses.double() / ranks, self.key[1:2]
+        slope = functional.projected_gradient(pair[0], pair[1], self.control.eps[0])
+        fine, by_host = torch.isfinite(slope) & torch.isfinite(pair).all(), self.values[3:4]
+        self.values[1:2] = torch.where(fine, slope, torch.zeros_like(slope)).float()
+        self.values[2:3] = fine.float() * (1.0 - by_host)
         self._slopes.index_copy_(0, torch.remainder(step, HISTORY), slope.view(1))
         seen = fine | (self._broken > 0) | (by_host > 0)  # the host looks at its own steps
         self._broken.copy_(torch.where(seen, self._broken, step))

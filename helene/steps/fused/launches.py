@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +10,12 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from helene.evaluation.grouped.factors import Factors
-from helene.evaluation.losses import Arriving, finite
 from helene.evaluation.undo import deferred_interrupts
 from helene.kernels import VARIABLE, backend, wanted
 from helene.kernels.control import Control
 from helene.kernels.tiles import Piece, Tiles, tables_of
 from helene.steps.chunkwise import Moves
 from helene.steps.fused.methods import Fused, of_plan, unfit
-from helene.steps.measurement import Pairs, Unread
 from helene.steps.plan import StepPlan
 
 _taken: Any = WeakIdKeyDictionary()  # optimizer -> places and forms of its parameters, whether kernels take them all
@@ -40,15 +37,6 @@ def kernel_of(optimizer: Any, plan: StepPlan) -> Fused | None:
     """The update of a step where it is one kernel a kind of parameter; None where torch's operations make it."""
     found = of_plan(plan)
     return found if isinstance(found, Fused) and _all_taken(optimizer) else None
-
-
-def kernel_ahead(optimizer: Any, plan: StepPlan) -> Fused | None:
-    """The kernel of a step whose update follows from a pair of losses alone, see `Ahead`; None for other steps.
-
-    A subclass of the measurement may make something else of them.
-    """
-    found: Fused | None = optimizer.kernel(plan) if type(plan.measurement) is Pairs else None
-    return found
 
 
 def _all_taken(optimizer: Any) -> bool:
@@ -97,51 +85,13 @@ class Launches:
                 launch_all(*self._what)
 
 
-class Ahead:
-    """The update of a step, launched before the host knows the losses that it is made of.
-
-    The device makes c of them, by the same arithmetic, and moves nothing unless it and both losses are finite. So it
-    need not wait for the host, nor the host for the update.
-
-    Args:
-        optimizer: Whose step it is.
-        plan: Of the step.
-        method: Its `kernel_ahead`.
-        unread: A pair of losses.
-    """
-
-    def __init__(self, optimizer: Any, plan: StepPlan, method: Fused, unread: Unread) -> None:
-        self._what = optimizer, plan, method, unread
-
-    def make(self) -> list[float]:
-        """Launch the update, wait for the losses, count the step if it was made, and give the scalars.
-
-        Between the launch and the count Ctrl-C waits.
-
-        Raises:
-            FloatingPointError: If a loss is not finite.
-        """
-        optimizer, plan, _, unread = self._what
-        assert isinstance(plan.measurement, Pairs)
-        with deferred_interrupts():
-            arriving = Arriving(unread.losses)
-            launch_all(*self._what)
-            scalars = plan.measurement.read(optimizer, unread, finite(arriving.values()))
-            if all(map(math.isfinite, scalars)):
-                optimizer.note(plan, scalars)
-        return scalars
-
-
-def launch_all(optimizer: Any, plan: StepPlan, method: Fused, coefficients: Sequence[float] | Unread) -> None:
-    """theta and state ← one step along the sum of coefficients times directions, by the fused kernels.
-
-    Where the host has not read the losses, each device makes the coefficient of them.
-    """
+def launch_all(optimizer: Any, plan: StepPlan, method: Fused, coefficients: Sequence[float]) -> None:
+    """theta and state ← one step along the sum of coefficients times directions, by the fused kernels."""
     from helene.kernels import launch
 
     direction, hypers, sent = optimizer.direction(plan), method.rows(plan), set()
     drawn = factors(optimizer, plan)
-    weights = () if drawn is None or isinstance(coefficients, Unread) else coefficients
+    weights = () if drawn is None else coefficients
     controls: dict[tuple[torch.device, int, int], Control] = _controls.setdefault(optimizer, {})
     for tiles in tables(optimizer, plan):
         place = tiles.base.device, len(hypers), len(weights)
@@ -151,11 +101,7 @@ def launch_all(optimizer: Any, plan: StepPlan, method: Fused, coefficients: Sequ
         if place not in sent:
             sent.add(place)
             key = direction.seed, direction.step, direction.draw
-            if isinstance(coefficients, Unread):
-                control.send(key, coefficients.radius, hypers=hypers)
-                control.take(coefficients.losses[0].to(tiles.base.device, torch.float64))
-            else:
-                control.send(key, 0.0, (coefficients[0], 1.0, 0.0), hypers, weights)
+            control.send(key, 0.0, (coefficients[0], 1.0, 0.0), hypers, weights)
         low_rank = None
         if drawn is not None:
             numbers = drawn.numbers(tiles.base.device)

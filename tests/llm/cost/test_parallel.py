@@ -21,6 +21,7 @@ def _rank(rank: int, port: int, out: Path) -> None:
     os.environ |= {"LOCAL_RANK": str(rank), "RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     warnings.simplefilter("ignore")  # there is no CUDA device
+    torch.set_num_threads(1)  # a fork has none of its parent's OpenMP threads, and would wait for them
     raise SystemExit(helene_cli.main(["llm", "measure", "parallel", "--device", "cpu", "--out", str(out)]))
 
 
