@@ -27,7 +27,7 @@ class Sensitivity:
         sizes: Number of step sizes tried.
         best: The step size with the lowest dev loss, ``loss`` and ``metric`` there.
         edge: Whether that is the smallest or the largest tried.
-        width: Largest over smallest step size that works, see `WORKS`.
+        width: Largest over smallest step size that works, see `WORKS`; None where none lowers the dev loss.
         lost: Share of the step sizes that diverged.
         start: Dev loss before training.
         untuned: The method's natural step size, if it is one of those tried, and its dev loss.
@@ -44,7 +44,7 @@ class Sensitivity:
     loss: float
     metric: float | None
     edge: bool
-    width: float
+    width: float | None
     lost: float
     start: float
     untuned: tuple[float, float] | None
@@ -59,7 +59,7 @@ def sensitivity(records: Sequence[Record]) -> Sensitivity | None:
     best = min(known, key=lambda r: r.result["dev"]["loss"])
     loss = best.result["dev"]["loss"]
     start = best.result["curve"]["dev_loss"][0]
-    works = [r.config["lr"] for r in known if start - r.result["dev"]["loss"] >= WORKS * (start - loss)]
+    works = [r.config["lr"] for r in known if start - r.result["dev"]["loss"] >= WORKS * (start - loss) > 0]
     usual = natural_size(records)
     there = [r for r in known if usual is not None and math.isclose(r.config["lr"], usual, rel_tol=0.02)]
     config = best.config
@@ -75,7 +75,7 @@ def sensitivity(records: Sequence[Record]) -> Sensitivity | None:
         loss,
         best.result["dev"]["metric"],
         best in (runs[0], runs[-1]),
-        max(works) / min(works),
+        max(works) / min(works) if works else None,
         sum(r.result["status"] in LOST for r in runs) / len(runs),
         start,
         (there[0].config["lr"], there[0].result["dev"]["loss"]) if there else None,
@@ -126,7 +126,12 @@ def markdown(found: Sequence[Sensitivity]) -> str:
         untuned = "–" if s.untuned is None else f"{s.untuned[0]:.1e}: loss {s.untuned[1]:.3f}"
         edge = ", at the edge" if s.edge else ""
         cells = [f"{s.task} ({s.kind}), {s.model}, {s.steps}", label, f"{s.best:.1e} of {s.sizes}{edge}"]
-        cells += [f"{metric}loss {s.loss:.3f} from {s.start:.3f}", f"{s.width:.0f}", f"{s.lost:.0%}", untuned]
+        cells += [
+            f"{metric}loss {s.loss:.3f} from {s.start:.3f}",
+            "–" if s.width is None else f"{s.width:.0f}",
+            f"{s.lost:.0%}",
+            untuned,
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

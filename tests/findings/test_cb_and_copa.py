@@ -18,12 +18,13 @@ def of_method(task: str, method: str) -> Numbers:
 
 
 def test_cb():
-    columns = ("linear-probe", "helene-backprop", "mezo", "icl", "helene", "zero-shot", "bias-only")
+    columns = ("linear-probe", "helene-backprop", "mezo", "zo-sgd-mmt", "icl", "helene", "zero-shot", "bias-only")
     shown = [", ".join(f"{a:.3f}" for a in accuracies("all/causal-cb", method)) for method in columns]
     assert [shown] == table(PAGE, "| linear probing | HELENE, h by backpropagation")[1:]
     backprop, mezo, page = of_method("cb", "helene-backprop"), of_method("cb", "mezo"), words(PAGE)
     tie = lead(backprop, mezo)
     assert not tie.sure, "It ties on CB too"
+    assert not lead(of_method("cb", "zo-sgd-mmt"), mezo).sure, "Momentum changes nothing beyond noise"
     assert lead(mezo, of_method("cb", "helene")).sure
     told = f"{tie.points / 100:.3f} ± {(tie.high - tie.low) / 200:.3f} (95 %). HELENE's memory is"
     assert f"difference of their means is {told} {backprop.bytes / mezo.bytes:.1f} times MeZO's" in page
@@ -58,8 +59,9 @@ def test_copa():
 
 def test_cells_without_test_runs():
     """Every method of preset `all` that was tuned on a task and not tested."""
-    tasks = {"cb": "CB", "copa": "COPA", "squad": "SQuAD", "wic": "WiC"}
-    labels, found = {f"causal-{task}": label for task, label in tasks.items()} | {"masked-rte": "RTE (masked)"}, []
+    tasks = {"cb": "CB", "copa": "COPA", "squad": "SQuAD", "wic": "WiC", "wsc": "WSC"}
+    labels, found = {f"causal-{task}": label for task, label in tasks.items()}, []
+    labels |= {"masked-rte": "RTE (masked)", "masked-trec": "TREC (masked)"}
     for path in (LLM / "rows" / "all").glob("*.jsonl"):
         for method, label in METHODS.items():
             tuning = full_runs(f"all/{path.stem}", method, "tune")

@@ -126,7 +126,38 @@ def test_the_model_of_many_cards():
     assert f"On 64 they need {few:.0f} times fewer seconds than MeZO on as many" in text
     whole = 1e3 * (rest + each * best)
     assert f"it takes {1e3 * (floors['update'] + each * best):.0f} of the {whole:.0f} ms of a step of {best}" in text
+    (two,) = (
+        r.result
+        for r in read_jsonl(LLM / "parallel-h200.jsonl")
+        if r.config["part"] == "throughput" and r.config["length"] == 64 and "contestant" in r.config
+    )
+    measured, alone_seconds = two["together_seconds"], two["alone_seconds"]
+    assert f"a step takes {1e3 * measured:.1f} ms, alone {1e3 * alone_seconds:.1f}" in text
+    model = rest + 32 * each
+    told = f"makes {1e3 * model:.1f} ms of the two cards' step, {100 * (model / measured - 1):.0f} % more than measured"
+    assert told in text
     for file in ("parallel-h200", "parallel-4-h200"):
         found = [r.result for r in read_jsonl(LLM / f"{file}.jsonl") if r.config["part"] == "throughput"]
         least = min(found, key=lambda result: result["alone_seconds"])
         assert f"{1e3 * (least['together_seconds'] - least['alone_seconds']):.1f}" == "0.2"
+
+
+def test_mezos_batch_size():
+    """Examples seen until the target; the batch of 4 has tuning runs alone."""
+    rows, medians = [], []
+    for batch, preset in ((16, "groups"), (64, "groups-64")):
+        tests = full_runs(f"{preset}/causal-sst2", "mezo", "test")
+        seen = [batch * r.result["target"]["steps"] for r in tests]
+        medians.append(median(seen))
+        told = ", ".join("not reached" if math.isinf(n) else f"{n:,.0f}" for n in seen)
+        lr = f"{tests[0].config['lr']:.0e}".replace("e-0", "e-")
+        rows.append([str(batch), lr, told, ", ".join(f"{r.result['test']['metric']:.3f}" for r in tests)])
+        assert {r.config["steps"] * batch for r in tests} == {16_000}
+    page = "docs/findings/groups.md"
+    assert table(page, "| SST-2, MeZO's batch")[1:] == rows
+    assert medians[1] > medians[0]
+    assert f"With 64 its median is {medians[1]:,.0f} examples against {medians[0]:,.0f}" in words(page)
+    fours = full_runs("groups-4/causal-sst2", "mezo", "tune")
+    assert not full_runs("groups-4/causal-sst2", "mezo", "test")
+    best = min(4 * r.result["target"]["steps"] for r in fours)
+    assert f"the best run came to 0.82 after {best:,.0f}" in words(page)

@@ -46,6 +46,13 @@ def test_the_working_range_the_diverged_and_the_untuned():
     assert sensitivity(GRID[4:]) is None
 
 
+@pytest.mark.parametrize("losses", [(1.0,), (1.2, 1.1)])
+def test_no_step_size_works_where_none_lowers_the_loss(losses):
+    found = sensitivity([tuned(10**-i, loss) for i, loss in enumerate(losses, start=6)])
+    assert found.width is None
+    assert f"loss {min(losses):.3f} from 1.000 | – | 0%" in markdown([found])
+
+
 def test_helene_is_untuned_where_its_measured_slope_says():
     cell = dataclasses.replace(MEZO, method="helene")
     slope = {"mean_square": 1e4, "dimension": 1e6}
