@@ -21,7 +21,7 @@ from llm_bench.runs.config import UNTRAINED, from_dict
 
 ROWS = sorted((committed.RECORDS / "rows").glob("*/*.jsonl"))
 WITHDRAWN = sorted((committed.RECORDS / "withdrawn").glob("*.jsonl"))
-OTHER_HEAD = committed.RECORDS / "masked-another-head.jsonl"
+OTHER_HEADS = sorted(committed.RECORDS.glob("masked-*.jsonl"))  # rows of other trainings of the head than the tables'
 FROZEN = "helene-scalar-h"
 
 
@@ -114,7 +114,7 @@ def same_floors(cell, tuning):
             yield f"{cell}: lr {one.config['lr']} and {two.config['lr']} have the same floors, though they are of h"
 
 
-@pytest.mark.parametrize("path", [*ROWS, OTHER_HEAD], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*ROWS, *OTHER_HEADS], ids=lambda path: path.stem)
 def test_rows_are_what_their_methods_imply(path):
     records = read_jsonl(path)
     assert records
