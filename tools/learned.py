@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -140,13 +140,24 @@ def table(found: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def longest(found: Iterable[Row]) -> list[Row]:
+    """Of files with one task and model the one with the longest runs, of equal ones with the most, in their order."""
+
+    def rank(row: Row) -> tuple[int, int]:
+        return row.steps, sum(len(values) for name, values in row.results.items() if name not in CONTROLS)
+
+    rows = list(found)
+    most = {(row.model, row.task): row for row in sorted(rows, key=rank)}
+    return [row for row in rows if most[row.model, row.task] is row]
+
+
 def sentence(found: Sequence[Row]) -> str:
     """The line of the README on where it learned; a task is named with its model."""
 
     def named(chosen: Sequence[Row]) -> str:
-        return ", ".join(dict.fromkeys(f"{row.task} ({row.model})" for row in chosen))
+        return ", ".join(f"{row.task} ({row.model})" for row in chosen)
 
-    trained = [row for row in found if row.learned("mezo") is not None]
+    trained = longest(row for row in found if row.learned("mezo") is not None)
     parts = [f"{COLUMNS[method]} on {named([r for r in trained if r.learned(method)]) or 'none'}" for method in BOTH]
     neither = [row for row in trained if all(row.learned(method) is False for method in BOTH)]
     return f"**Where it learned**: {'; '.join(parts)}. **Where neither did**: {named(neither)}."
@@ -155,20 +166,13 @@ def sentence(found: Sequence[Row]) -> str:
 def count(found: Sequence[Row]) -> str:
     """The sentence of the README's first screen, by the rule of the pages (`llm_bench.report.compare.lead`).
 
-    Of two files with one task and model that with longer runs counts, of equal ones that with more of them. A second
-    model's rows repeat tasks and are left out.
+    A second model's rows repeat tasks and are left out.
     """
-
-    def rank(row: Row) -> tuple[int, int]:
-        return row.steps, sum(len(values) for name, values in row.results.items() if name not in CONTROLS)
-
-    counted = (row for row in found if row.preset != SECOND_MODEL)
-    most = {(row.model, row.task): row for row in sorted(counted, key=rank)}
     percent = {
         Cell(row.kind, f"{row.task}, {row.model}", name, "full"): Numbers(
             tuple(100 * value for value in values), 100 * fmean(values), None, None, test_rows=row.number
         )
-        for row in most.values()
+        for row in longest(row for row in found if row.preset != SECOND_MODEL)
         for name, values in row.results.items()
     }
     fought = decidable(duels(percent))

@@ -9,7 +9,7 @@ import pytest
 from helene.lab.runs.records import read_jsonl
 from llm_bench.report.cell_numbers import Numbers, numbers
 from llm_bench.report.compare import lead
-from tests.findings.committed import LLM, METHODS, accuracies, full_runs, table, words
+from tests.findings.committed import LLM, METHODS, accuracies, full_runs, share_above_floor, table, words
 
 PAGE = "docs/findings/language_models.md"
 TASKS = ("sst2", "trec", "rte")
@@ -45,6 +45,17 @@ def test_who_does_as_mezo(task: str):
     for method in ("helene", "helene-corrected"):
         assert lead(mezo, of(task, method)).sure
         assert not lead(of(task, method), untrained, fixed=(False, True)).sure, "stays at the untrained model"
+
+
+def test_what_h_by_backpropagation_costs_on_trec():
+    runs = {method: full_runs("all/masked-trec", method, "test") for method in ("mezo", "helene-backprop")}
+    (first, last), (low, high) = (
+        (min(spent), max(spent)) for spent in ([r.result["target"]["forwards"] for r in some] for some in runs.values())
+    )
+    memory = of("trec", "helene-backprop").bytes / of("trec", "mezo").bytes
+    told = f"takes MeZO {first:,} to {last:,} forwards, HELENE with h by backpropagation {low:,} to {high:,}"
+    assert f"{told}, and {memory:.1f} times the memory" in words(PAGE)
+    assert all(share_above_floor(run) < 1e-5 for run in runs["helene-backprop"])
 
 
 def test_nobody_learns_rte():

@@ -72,7 +72,7 @@ def test_with_h_by_backpropagation_helene_ties_with_mezo():
         assert f"for {more} and {memory:.1f} times the memory" in words(other)
     assert f"HELENE has MeZO's {mezo.mean / 100:.2f} as well" in page
     assert f"{backprop.mean / 100:.2f}" == f"{mezo.mean / 100:.2f}"
-    assert "By backpropagation it ties, on CB too" in words("README.md")
+    assert "By backpropagation it ties, on CB and TREC too" in words("README.md")
 
 
 def test_where_backpropagation_gives_it_h_has_next_to_no_effect():
