@@ -13,11 +13,13 @@ from scipy import stats
 
 import llm_bench
 from helene import cli as helene_cli
-from helene.lab.runs.store import Record, Store, read_jsonl
+from helene.lab.runs.records import write_jsonl
+from helene.lab.runs.store import Record, Store, StoreError, read_jsonl
 from llm_bench.cli import actions, committed_pages
 from llm_bench.protocol.execute import Bench, CellRecords
 from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.plan import Cell, choose
+from llm_bench.protocol.recorded import recorded
 from llm_bench.report import changes, details, figures, ranked, tables, writing
 from llm_bench.report.cell_numbers import numbers
 from llm_bench.report.compare import lead
@@ -359,3 +361,50 @@ def test_a_figure_shows_every_task_that_was_asked_for(tmp_path):
         assert {cell["task"] for cell in drawn} == tasks
         page = (tmp_path / "llm" / "figure-curvature-all.html").read_text()
         assert ("Tasks are left out" in page) != bool(more)
+
+
+def test_two_trainings_of_a_model_under_one_name_are_told_apart_and_never_mixed(tmp_path, monkeypatch):
+    """One a task is drawn, with its fingerprint beside its task; two of one task are refused by mean and table."""
+    one, two = (
+        dataclasses.replace(r, config={**r.config, "fingerprint": mark * 8})
+        for mark, r in (("a", judged(0, 0.8)), ("b", judged(0, 0.7, task="cb")))
+    )
+    for record in (one, two):
+        record.result["parameters"] = {"all": 10}
+    bench = recorded(SMALL, [one, two])
+    assert bench.slope_run(Cell("causal", "cb", "helene", "full")).fingerprint == "b" * 8
+    text = shown(tables.facts_section(table_of(one, two)))
+    assert "fingerprint aaaaaaaa, on sst2 (causal)." in text
+    assert "fingerprint bbbbbbbb, on cb (causal)." in text
+    other = Record.of("x", {**one.config, "fingerprint": "c" * 8, "seed": 1}, one.result)
+    with pytest.raises(ValueError, match="several causal models on sst2"):
+        recorded(SMALL, [one, other])
+    with pytest.raises(ValueError, match="test runs of 2 values of fingerprint, aaaaaaaa and cccccccc"):
+        numbers([one, other])
+    (tmp_path / "small").mkdir()
+    write_jsonl(tmp_path / "small" / "causal-sst2.jsonl", [Record.of("x", one.config, one.result), other], "test")
+    monkeypatch.setattr(learned, "ROWS", tmp_path)
+    with pytest.raises(ValueError, match=r"small/causal-sst2.jsonl has test runs of 2 values of fingerprint"):
+        learned.rows()
+
+
+@pytest.mark.parametrize(("name", "value"), [("lr", 1.0), ("products", "tf32"), ("steps", 9)])
+def test_a_mean_is_of_runs_that_differ_in_their_seeds(name, value):
+    one = judged(0, 0.8)
+    with pytest.raises(ValueError, match=f"values of {name}"):
+        numbers([one, Record.of("x", {**one.config, name: value, "seed": 1}, one.result)])
+
+
+def test_a_metric_of_no_test_rows_is_none():
+    assert numbers([judged(0, math.nan)]) is None
+    assert numbers([judged(0, math.nan), judged(1, 0.8)]).values == (80.0,)
+
+
+def test_committed_files_with_two_results_of_one_run_are_not_drawn(tmp_path, monkeypatch):
+    for folder, metric in (("a", 0.5), ("b", 0.6)):
+        (tmp_path / "rows" / folder).mkdir(parents=True)
+        write_jsonl(tmp_path / "rows" / folder / "x.jsonl", [judged(0, metric)], "test")
+    write_jsonl(tmp_path / "memory-h200.jsonl", [], "test")
+    monkeypatch.setattr(committed_pages, "RECORDS", tmp_path)
+    with pytest.raises(StoreError, match=r"b/x.jsonl has another result of x/"):
+        committed_pages.write_store(tmp_path / "store.sqlite")
