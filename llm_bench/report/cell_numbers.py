@@ -87,8 +87,8 @@ def numbers(records: Sequence[Record]) -> Numbers | None:
         low, high = max(0.0, low), min(100.0, high)
     aucs = [result["test"]["auc"] for result in results if result["test"]["auc"] is not None]
     targets: list[dict[str, Any]] = [result["target"] for result in results if result.get("target")]
-    peaks = [result["peak_bytes"]["step"] for result in results if result.get("peak_bytes", {}).get("step")]
-    seconds = [result["training_seconds"] for result in alone if "training_seconds" in result]
+    peaks = [result["peak_bytes"]["step"] for result in results if (result.get("peak_bytes") or {}).get("step")]
+    seconds = [result["training_seconds"] for result in alone if result.get("training_seconds") is not None]
     speeds = [r["tokens"] / r["training_seconds"] for r in alone if r.get("tokens") and r.get("training_seconds")]
     return Numbers(
         tuple(values),
@@ -115,7 +115,7 @@ def has_metric(record: Record) -> bool:
 
 
 def check_alike(records: Iterable[Record], names: Sequence[str], where: str = "") -> None:
-    """Refuse test runs that differ in a setting: two trainings of a model may have one name.
+    """Refuse runs that differ in a setting: two trainings of a model may have one name.
 
     Raises:
         ValueError: If they do.
@@ -127,7 +127,7 @@ def check_alike(records: Iterable[Record], names: Sequence[str], where: str = ""
             config = known[0].config
             place = where or f"{config.get('method')} on {config.get('task')} ({config.get('kind')})"
             raise ValueError(
-                f"{place} has test runs of {len(found)} values of {name}, {found[0]} and {found[1]}, which no mean or "
+                f"{place} has runs of {len(found)} values of {name}, {found[0]} and {found[1]}, which no mean or "
                 "table may mix; keep each in a file of its own"
             )
 

@@ -78,11 +78,12 @@ def pairs(files: Iterable[Sequence[Record]]) -> str:
                 cell.setdefault(r.config["method"], []).append(r)
         for key, runs in here.items():
             both = {method: numbers(of) for method, of in runs.items()}
-            if len(both) == 2 and key not in found:
-                found[key] = {method: value for method, value in both.items() if value is not None}
-    leads = {key: lead(of["helene"], of["mezo"]) for key, of in found.items() if len(of) == 2}
-    if not leads:
-        raise ValueError("no records hold test runs of both mezo and helene; run their rows first")
+            measured = {method: value for method, value in both.items() if value is not None}
+            if len(measured) == 2:
+                found.setdefault(key, measured)
+    leads = {key: lead(of["helene"], of["mezo"]) for key, of in found.items()}
+    if not any(key[2] == "full" for key in leads):
+        raise ValueError("no records hold test runs of both mezo and helene by full tuning; run their rows first")
     full = {key: value.points for key, value in leads.items() if key[2] == "full"}
     ordered = [f"{points:+.1f} ({_named(key)})" for key, points in sorted(full.items(), key=lambda one: one[1])]
     others = [f"{_named(key)} {value.points:+.1f}" for key, value in leads.items() if key[2] != "full"]

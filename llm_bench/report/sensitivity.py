@@ -10,11 +10,11 @@ from typing import Any
 
 from helene.lab.runs.records import read_once
 from helene.lab.runs.store import Record, config_key
+from llm_bench.protocol.plan import LOST
 from llm_bench.protocol.presets import BASE_LR, PRESETS
 from llm_bench.runs import methods, natural_step
 
 WORKS = 0.9  # a step size works where dev loss falls by at least this share of what it falls by at the best one
-LOST = ("diverged", "non_finite")
 _SLOPES_SERVE = ("model", "fingerprint", "kind", "task", "tuning", "rows", "dtype", "products")  # runs of the same
 _APART = ("fingerprint", "products", "dtype", "batch_size")  # what tells rows of one name apart, told first
 BEGIN, END = "<!-- sensitivity: begin -->", "<!-- sensitivity: end -->"

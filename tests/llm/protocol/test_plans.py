@@ -135,6 +135,8 @@ def test_the_best_dev_metric_is_chosen_then_the_lower_loss_and_edges_are_told():
     assert choose(grid).lr == 1e-5
     assert not choose(grid).edge
     assert choose(grid[:3]).edge
+    as_it_was = [tuned(1e-6, 0.5, 0.7), tuned(1e-5, 0.5, 0.7, "diverged"), tuned(1e-4, 0.5, 0.7, "non_finite")]
+    assert choose(as_it_was).lr == 1e-6, "of equal ones none that was lost"
     failed = choose([tuned(1e-6, None, None, "non_finite"), tuned(1e-5, None, None, "out_of_memory")])
     assert failed.lr is None
     assert [status for *_, status in failed.tried] == ["non_finite", "out_of_memory"]

@@ -93,3 +93,16 @@ def test_accuracies_of_floors_stand_by_seed_with_a_dagger_where_nothing_was_lear
     with pytest.raises(ValueError, match="no test run of helene-floor-3"):
         claims.floors(lines[:-1])
     assert "floor 0.9" in measured("ABL-floor")
+
+
+def test_a_file_without_test_metrics_hides_no_other_and_lora_alone_is_one_line() -> None:
+    def runs(method: str, metric: float | None, tuning: str = "full") -> list[Record]:
+        config = {"kind": "causal", "task": "sst2", "tuning": tuning, "method": method, "role": "test"}
+        test = {"auc": None, "option_loss": 1.0, "num_examples": 100, "metric": metric}
+        result = {"status": "non_finite"} if metric is None else {"status": "reached", "test": test}
+        return [Record.of("x", {**config, "seed": seed}, result) for seed in (0, 1)]
+
+    lost, both = runs("mezo", 0.9) + runs("helene", None), runs("mezo", 0.9) + runs("helene", 0.8)
+    assert claims.pairs([lost, both]) == claims.pairs([both])
+    with pytest.raises(ValueError, match="by full tuning"):
+        claims.pairs([runs("mezo", 0.9, "lora") + runs("helene", 0.8, "lora")])

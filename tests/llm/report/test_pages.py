@@ -379,12 +379,12 @@ def test_two_trainings_of_a_model_under_one_name_are_told_apart_and_never_mixed(
     other = Record.of("x", {**one.config, "fingerprint": "c" * 8, "seed": 1}, one.result)
     with pytest.raises(ValueError, match="several causal models on sst2"):
         recorded(SMALL, [one, other])
-    with pytest.raises(ValueError, match="test runs of 2 values of fingerprint, aaaaaaaa and cccccccc"):
+    with pytest.raises(ValueError, match="runs of 2 values of fingerprint, aaaaaaaa and cccccccc"):
         numbers([one, other])
     (tmp_path / "small").mkdir()
     write_jsonl(tmp_path / "small" / "causal-sst2.jsonl", [Record.of("x", one.config, one.result), other], "test")
     monkeypatch.setattr(learned, "ROWS", tmp_path)
-    with pytest.raises(ValueError, match=r"small/causal-sst2.jsonl has test runs of 2 values of fingerprint"):
+    with pytest.raises(ValueError, match=r"small/causal-sst2.jsonl has runs of 2 values of fingerprint"):
         learned.rows()
 
 
@@ -408,3 +408,33 @@ def test_committed_files_with_two_results_of_one_run_are_not_drawn(tmp_path, mon
     monkeypatch.setattr(committed_pages, "RECORDS", tmp_path)
     with pytest.raises(StoreError, match=r"b/x.jsonl has another result of x/"):
         committed_pages.write_store(tmp_path / "store.sqlite")
+
+
+def test_one_seed_of_each_method_decides_nothing_however_many_tasks():
+    tasks = [
+        judged(0, value, method=m, task=t) for m, value in (("helene", 0.5), ("mezo", 0.9)) for t in ("sst2", "cb")
+    ]
+    control = judged(0, 0.3, method="bias-only")
+    one = "One seed of a method decides nothing: HELENE and MeZO have no second one on any of 2 tasks."
+    assert tables.answer(table_of(*tasks, control)) == one, "of the control too"
+    changed = table_of(judged(0, 0.5, method="helene"), judged(0, 0.9, method="helene-no-anneal"))
+    assert changes.answer(changed, "ablation").startswith(
+        "On SST-2 (causal) one seed of a method decides nothing: HELENE without anneal reaches 90.0 % in one run"
+    )
+
+
+def test_a_run_that_ended_before_its_second_look_is_named_and_hides_no_other():
+    whole, lost = judged(0, 0.8), judged(1, 0.5)
+    lost.result["curve"] = {name: column[:1] for name, column in lost.result["curve"].items()}
+    text = shown(figures.section(table_of(whole, lost)))
+    assert "Ended before a second look at dev, so not in the curves: MeZO on sst2 (causal), seed 1." in text
+    assert text.count("<svg") == 2
+    alone = shown(figures.section(table_of(lost)))
+    assert "No test run with two looks at dev is there yet." in alone
+
+
+def test_peaks_and_seconds_that_are_not_known_are_left_out():
+    record = judged(0, 0.8)
+    record.result.update(peak_bytes=None, training_seconds=None)
+    found = numbers([record])
+    assert (found.bytes, found.training_seconds, found.speed) == (None, None, None)
