@@ -1,4 +1,4 @@
-"""What docs/findings/language_models.md tells of all methods on masked tasks with a second head, against the records."""
+"""What docs/findings/language_models.md tells of all methods on masked tasks with a second head."""
 
 from __future__ import annotations
 
