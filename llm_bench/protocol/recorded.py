@@ -22,7 +22,7 @@ class RecordedBench(Bench):
     """A bench that knows fingerprints from records, in place of models and data. It makes no run.
 
     Attributes:
-        fingerprints: Of the model of each kind and task: two trainings of it may have one name.
+        fingerprints: Of each model, by its name and kind.
         rows: Fingerprint of each split, by what it was drawn with.
         engines: Of each method, whether its runs had the engine.
     """
@@ -37,7 +37,7 @@ class RecordedBench(Bench):
         return found if self.engines.get(config.method, True) else dataclasses.replace(found, engine=False)
 
     def _with_fingerprints(self, config: RunConfig) -> RunConfig:
-        model, split = self.fingerprints.get((config.kind, config.task), ""), _split(dataclasses.asdict(config))
+        model, split = self.fingerprints.get((config.model, config.kind), ""), _split(dataclasses.asdict(config))
         return dataclasses.replace(config, fingerprint=model, rows=self.rows.get(split, ""))
 
 
@@ -61,10 +61,9 @@ def recorded(preset: Preset, records: Sequence[Record]) -> RecordedBench:
     models: dict[Kind, str] = {}
     fingerprints: dict[Any, str] = {}
     for kind in dict.fromkeys(config["kind"] for config in configs):
-        models[kind] = _only({c["model"] for c in configs if c["kind"] == kind}, f"{kind} models")
-    for place in dict.fromkeys((config["kind"], config["task"]) for config in configs):
-        of_task = {(c["model"], c["fingerprint"]) for c in configs if (c["kind"], c["task"]) == place}
-        fingerprints[place] = _only(of_task, f"{place[0]} models on {place[1]}")[1]
+        of_kind = {(c["model"], c["fingerprint"]) for c in configs if c["kind"] == kind}
+        name, fingerprint = _only(of_kind, f"{kind} models")
+        models[kind], fingerprints[name, kind] = name, fingerprint
     sets: dict[Any, set[Any]] = {}
     for config in configs:
         sets.setdefault(_split(config), set()).add(config["rows"])

@@ -172,7 +172,7 @@ def sensitivity_section(table: Table) -> pages.Section:
 
 def facts_section(table: Table) -> pages.Section:
     """What the records say of data and models."""
-    lines, overlaps, weights = set(), dict[str, set[int]](), dict[str, dict[str, None]]()
+    lines, overlaps = set(), dict[str, set[int]]()
     for _, (what, _) in table.items():
         for record in what.tests:
             data, config = record.result.get("data", {}), record.config
@@ -185,12 +185,10 @@ def facts_section(table: Table) -> pages.Section:
                 )
             if record.result.get("parameters"):
                 count, mark = record.result["parameters"]["all"], config["fingerprint"]
-                line = f"{config['model']}: {count:,} parameters in {config['dtype']}, fingerprint {mark}"
-                weights.setdefault(line, {})[f"{config['task']} ({config['kind']})"] = None
+                lines.add(f"{config['model']}: {count:,} parameters in {config['dtype']}, fingerprint {mark}")
             sizes = f"{data['train']} training, {data['dev']} dev and {data['test']} test rows"
             split = f"{config['task']} ({config['kind']}): {data['source']} split with {sizes}"
             overlaps.setdefault(split, set()).add(data["overlap_with_test"])
-    lines |= {line if len(weights) == 1 else f"{line}, on {', '.join(on)}" for line, on in weights.items()}
     notes = [
         "The final character of a premise is dropped only where it is punctuation; LM-BFF's code drops it always.",
         "Models run without dropout, those trained with gradients too.",

@@ -61,7 +61,7 @@ def test_cells_without_test_runs():
     """Every method of preset `all` that was tuned on a task and not tested."""
     tasks = {"cb": "CB", "copa": "COPA", "squad": "SQuAD", "wic": "WiC", "wsc": "WSC"}
     labels, found = {f"causal-{task}": label for task, label in tasks.items()}, []
-    labels |= {"masked-rte": "RTE (masked)", "masked-trec": "TREC (masked)"}
+    labels |= {"masked-rte": "RTE (masked)"}
     for path in (LLM / "rows" / "all").glob("*.jsonl"):
         for method, label in METHODS.items():
             tuning = full_runs(f"all/{path.stem}", method, "tune")

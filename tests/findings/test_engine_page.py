@@ -220,8 +220,11 @@ PADDED = {  # of the page on the engine: tasks and the rows that a step of their
     "WSC, causal": "all/causal-wsc",
     "CB, causal": "groups/causal-cb",
     "SQuAD, causal": "brief/causal-squad",
+    "SST-2, masked": "all/masked-sst2",
+    "TREC, masked": "all/masked-trec",
     "SNLI, masked": "all/masked-snli",
     "MNLI, masked": "all/masked-mnli",
+    "RTE, masked": "all/masked-rte",
 }
 
 
@@ -274,7 +277,7 @@ def test_what_packing_brings():
     packed = mezos("rows/all/causal-squad")
     one_size, two_sizes = sorted({sum(m["steps"] for m in r["steps_made"] if m["mode"] == "eager") for r in packed})
     assert f"SQuAD's packed tokens have {padding_of(packed)} padding." in text
-    masked = [padding_of(mezos(f"rows/all/masked-{task}")) for task in ("rte", "sst2", "trec")]
+    masked = [padding_of(mezos(f"second-head/masked-{task}")) for task in ("rte", "sst2", "trec")]
     assert "Masked batches of RTE, SST-2 and TREC have {}, {} and {}.".format(*masked) in text
     assert f"made {two_sizes} captures where answers came in two sizes" in text
     assert f"Where all answers have one size they made {one_size}." in text

@@ -234,19 +234,20 @@ def test_two_ranks_make_the_step_of_one_with_both_shares(
 ) -> None:
     """The ranks' parameters are equal to the bit; to the whole batch's they are up to the rounding of the losses.
 
-    Two losses of 4.7, each off by 2 units in the last place, put c off by 4 · 2^-24 · 4.7 / eps = 1.1e-3; lr 1e-3, |z|
-    up to 4.5 and a momentum that sums to 9 over four steps make 5e-5 of it. Without the momentum it is 2e-5, and losses
-    of candidates differ by lr c², a thousand times their rounding.
+    Two losses of at most 18, each off by 2 units in the last place, put c off by 4 · 2^-24 · 18 / (2 eps) = 2.1e-3;
+    lr 1e-3, |z| up to 4.5 and a momentum that sums to 9 over four steps make 9e-5 of it. Without the momentum it is
+    4e-5, and losses of candidates differ by lr c², a thousand times their rounding.
     """
     model = _model()
     engine = make(model)
     expected = [float(engine.step(batch_of(step, 2 * ROWS))) for step in range(STEPS)]
+    assert max(expected) < 18
     for rank in range(2):
         losses, weights = found[rank, part]
         assert losses == pytest.approx(expected, rel=1e-5)
         for mine, other, whole in zip(weights, found[0, part][1], model.parameters(), strict=True):
             assert (mine == other).all()
-            torch.testing.assert_close(torch.from_numpy(mine), whole.detach(), rtol=0, atol=5e-5)
+            torch.testing.assert_close(torch.from_numpy(mine), whole.detach(), rtol=0, atol=9e-5)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -276,7 +277,7 @@ def test_shards_are_refused_and_the_way_out_is_named(found: dict[tuple[int, str]
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_sharded_model_makes_the_steps_of_a_whole_one(found: dict[tuple[int, str], Any], rank: int) -> None:
-    """As above: c is off by 1.1e-3 at most, and so is the sign that ZOSign takes only where |c z| is that small."""
+    """As above: c is off by 2.1e-3 at most, and so is the sign that ZOSign takes only where |c z| is that small."""
     mine = found[rank, "of shards"]
     for cls, options in SHARDED:
         model = _model()
@@ -287,7 +288,7 @@ def test_a_sharded_model_makes_the_steps_of_a_whole_one(found: dict[tuple[int, s
         losses, weights = mine[cls.__name__]
         assert losses == pytest.approx(expected, rel=1e-5)
         for got, whole in zip(weights, model.parameters(), strict=True):
-            torch.testing.assert_close(torch.from_numpy(got), whole.detach(), rtol=0, atol=5e-5)
+            torch.testing.assert_close(torch.from_numpy(got), whole.detach(), rtol=0, atol=9e-5)
     assert mine["unmoved"]
     seed, sphere, conservative, engine = mine["said"]
     assert "ranks differ in the names of parameters, seed or a hyper-parameter" in seed

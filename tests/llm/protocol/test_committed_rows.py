@@ -21,7 +21,7 @@ from llm_bench.runs.config import UNTRAINED, from_dict
 
 ROWS = sorted((committed.RECORDS / "rows").glob("*/*.jsonl"))
 WITHDRAWN = sorted((committed.RECORDS / "withdrawn").glob("*.jsonl"))
-OTHER_HEADS = sorted(committed.RECORDS.glob("masked-*.jsonl"))  # rows of other trainings of the head than the tables'
+OTHER_HEADS = [committed.RECORDS / "masked-another-head.jsonl", *sorted((committed.RECORDS / "second-head").glob("*"))]
 FROZEN = "helene-scalar-h"
 
 

@@ -19,7 +19,6 @@ from llm_bench.cli import actions, committed_pages
 from llm_bench.protocol.execute import Bench, CellRecords
 from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.plan import Cell, choose
-from llm_bench.protocol.recorded import recorded
 from llm_bench.report import changes, details, figures, ranked, tables, writing
 from llm_bench.report.cell_numbers import numbers
 from llm_bench.report.compare import lead
@@ -363,26 +362,16 @@ def test_a_figure_shows_every_task_that_was_asked_for(tmp_path):
         assert ("Tasks are left out" in page) != bool(more)
 
 
-def test_two_trainings_of_a_model_under_one_name_are_told_apart_and_never_mixed(tmp_path, monkeypatch):
-    """One a task is drawn, with its fingerprint beside its task; two of one task are refused by mean and table."""
-    one, two = (
-        dataclasses.replace(r, config={**r.config, "fingerprint": mark * 8})
-        for mark, r in (("a", judged(0, 0.8)), ("b", judged(0, 0.7, task="cb")))
+def test_two_trainings_of_a_model_under_one_name_are_never_mixed(tmp_path, monkeypatch):
+    record = judged(0, 0.8)
+    one, other = (
+        Record.of("x", {**record.config, "fingerprint": mark * 8, "seed": seed}, record.result)
+        for seed, mark in enumerate("ac")
     )
-    for record in (one, two):
-        record.result["parameters"] = {"all": 10}
-    bench = recorded(SMALL, [one, two])
-    assert bench.slope_run(Cell("causal", "cb", "helene", "full")).fingerprint == "b" * 8
-    text = shown(tables.facts_section(table_of(one, two)))
-    assert "fingerprint aaaaaaaa, on sst2 (causal)." in text
-    assert "fingerprint bbbbbbbb, on cb (causal)." in text
-    other = Record.of("x", {**one.config, "fingerprint": "c" * 8, "seed": 1}, one.result)
-    with pytest.raises(ValueError, match="several causal models on sst2"):
-        recorded(SMALL, [one, other])
     with pytest.raises(ValueError, match="runs of 2 values of fingerprint, aaaaaaaa and cccccccc"):
         numbers([one, other])
     (tmp_path / "small").mkdir()
-    write_jsonl(tmp_path / "small" / "causal-sst2.jsonl", [Record.of("x", one.config, one.result), other], "test")
+    write_jsonl(tmp_path / "small" / "causal-sst2.jsonl", [one, other], "test")
     monkeypatch.setattr(learned, "ROWS", tmp_path)
     with pytest.raises(ValueError, match=r"small/causal-sst2.jsonl has runs of 2 values of fingerprint"):
         learned.rows()
