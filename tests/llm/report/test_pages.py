@@ -427,3 +427,27 @@ def test_peaks_and_seconds_that_are_not_known_are_left_out():
     record.result.update(peak_bytes=None, training_seconds=None)
     found = numbers([record])
     assert (found.bytes, found.training_seconds, found.speed) == (None, None, None)
+
+
+def test_test_runs_without_their_tuning_are_told_and_foreign_records_are_one_line(tmp_path, capsys):
+    rows = read_jsonl(ROWS / "small/causal-copa.jsonl")
+    tests = [r for r in rows if (r.config["role"], r.config["method"]) == ("test", "mezo")]
+    words = ["llm", "table", "2", "--draw-only", "--out", str(tmp_path), "--store"]
+    for name, records in (("tests", tests), ("whole", rows)):
+        with Store(tmp_path / name) as store:
+            for record in records:
+                store.put(record)
+        assert helene_cli.main([*words, str(tmp_path / name)]) == 0
+        text = (tmp_path / "llm" / "table-2-small.html").read_text()
+        assert (f"preset&#39;s: MeZO on copa (causal) {len(tests)}." in text) == (name == "tests")
+    without = {name: value for name, value in tests[0].config.items() if name != "best"}
+    for config, result, lack in (
+        (without, tests[0].result, "setting 'best'"),
+        ({"x": 1}, {"status": "reached"}, "setting 'kind'"),
+        ({**tests[0].config, "seed": 99}, {}, "status"),
+    ):
+        with Store(tmp_path / f"foreign {lack}") as store:
+            store.put(tests[0])
+            store.put(Record.of("llm/small", config, result))
+        assert helene_cli.main([*words, str(tmp_path / f"foreign {lack}")]) == 2
+        assert f"has no {lack}: another program" in capsys.readouterr().err
