@@ -50,8 +50,8 @@ def recorded(preset: Preset, records: Sequence[Record]) -> RecordedBench:
         records: All of one store.
 
     Raises:
-        ValueError: If there are none, one is no run of this program, or they are of several models of one kind, data sets or settings, so that the
-            reader must say which are meant.
+        ValueError: If there are none, one is no run of this program, or they are of several models of one kind, data
+            sets or settings, so that the reader must say which are meant.
     """
     configs = [record.config for record in records]
     if not configs:

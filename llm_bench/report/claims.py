@@ -141,6 +141,8 @@ def claims(lines: Sequence[str]) -> str:
     """
     records = [json.loads(line) for line in lines]
     runs = {method: _test_runs(records, method) for method in ("mezo", "helene")}
+    if any(run["result"].get("target") is None for of in runs.values() for run in of):
+        raise ValueError("a test run has no target, so none can be reached; give rows of a task with a dev target")
     found = {method: _steps(tests) for method, tests in runs.items()}
     config = runs["mezo"][0]["config"]
     where = f"{config['task']} ({config['kind']} {config['model']}, {config['tuning']} tuning)"
@@ -165,9 +167,12 @@ def floors(lines: Sequence[str]) -> str:
 
 
 def _accuracies(runs: Sequence[dict[str, Any]]) -> str:
-    """The runs' accuracies; with a dagger where the model as loaded was the best on dev data."""
-    told = [(100 * run["result"]["test"]["metric"], run["result"]["best_step"]) for run in sorted(runs, key=_seed)]
-    return ", ".join(f"{accuracy:.1f}{'' if best_step else '†'}" for accuracy, best_step in told)
+    """The runs' accuracies, a dash where there is none; a dagger where the model as loaded was the best on dev data."""
+    results = [run["result"] for run in sorted(runs, key=_seed)]
+    return ", ".join(
+        f"{100 * result['test']['metric']:.1f}{'' if result['best_step'] else '†'}" if result.get("test") else "–"
+        for result in results
+    )
 
 
 def _seed(run: dict[str, Any]) -> int:

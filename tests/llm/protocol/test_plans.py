@@ -281,7 +281,9 @@ def test_work_is_counted_from_the_rows(toy_data, tmp_path):
     assert counted(dataclasses.replace(config, engine=True), env).shapes == 1
 
 
-@pytest.mark.parametrize(("words", "alone"), [("", True), (" --sharing 1 --out o", True), (" --sharing 2", False)])
+@pytest.mark.parametrize(
+    ("words", "alone"), [("", True), (" --sharing 1 --out o", True), (" --sharing 2", False), (" --sharing=2", False)]
+)
 def test_seconds_of_runs_that_shared_a_card_are_left_out(words, alone):
     config = dataclasses.replace(plan.tuning_runs(SMALL, MEZO, "m", "cuda")[0], engine=True)
     result = {"status": "out_of_budget", "steps": 10, "training_seconds": 3.0}
