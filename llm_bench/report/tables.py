@@ -183,8 +183,8 @@ def _in_no_row(table: Table, records: Sequence[Record]) -> list[str]:
         return []
     counts = ", ".join(f"{name} {count}" for name, count in sorted(left.items()))
     return [
-        "Test runs of the store that are in no row, since the tuning runs that are there did not choose their step "
-        f"size or a setting is not the preset's: {counts}."
+        "Test runs of the store that are in no row: the tuning runs that are there did not choose their step size, "
+        f"their seed changes nothing, or a setting is not the preset's: {counts}."
     ]
 
 
