@@ -199,7 +199,8 @@ def resume(path: Path, store: Store) -> None:
         for file in sorted(path.rglob("*.jsonl")):
             resume(file, store)
     elif path.is_file():
-        store.merge(path)
+        for key in store.merge(path).conflicts:
+            print(f"{path}: {key} has another result in a file before it, which stays", flush=True)
         print(f"{path.name}: {len(store)} records are there now", flush=True)
 
 

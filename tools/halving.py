@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from helene.lab.runs.records import read_jsonl
+from helene.lab.runs.records import read_once
 from llm_bench.protocol.presets import get_preset
+from llm_bench.report.cell_numbers import OF_A_TABLE, check_alike
 
 ROWS = Path(__file__).parents[1] / "llm_bench" / "records" / "rows" / "all"
 CUTS = (500, 1000)  # steps after which the better half goes on
@@ -28,13 +29,19 @@ class Cell(NamedTuple):
 
 
 def cells() -> list[Cell]:
-    """All cells of preset ``all`` whose grid is whole, whose runs go past the cuts and whose dev metric chose."""
+    """All cells of preset ``all`` whose grid is whole, whose runs go past the cuts and whose dev metric chose.
+
+    Raises:
+        ValueError: If a file holds tuning runs of two models or precisions.
+    """
     found, least = [], len(get_preset("all").multiples)
     for path in sorted(ROWS.glob("*.jsonl")):
         curves: dict[str, dict[float, Mapping[str, Any]]] = {}
-        for run in read_jsonl(path):
-            long = run.config["role"] == "tune" and run.config["steps"] > max(CUTS)
-            if long and run.result["dev"]["metric"] is not None:
+        runs = [run for run in read_once([path]) if run.config["role"] == "tune"]
+        check_alike(runs, OF_A_TABLE, path.name)
+        for run in runs:
+            dev = run.result.get("dev") or {}  # none of a run that failed
+            if run.config["steps"] > max(CUTS) and dev.get("metric") is not None:
                 curves.setdefault(run.config["method"], {})[run.config["lr"]] = run.result["curve"]
         for method, of in curves.items():
             if len(of) < least:

@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import fmean
 
 from helene.inputs.files import write_text
-from helene.lab.runs.records import read_jsonl
+from helene.lab.runs.records import read_once
 from llm_bench.protocol.plan import Cell, test_seeds
 from llm_bench.protocol.presets import SECOND_MODEL, get_preset
-from llm_bench.report.cell_numbers import Numbers
+from llm_bench.report.cell_numbers import OF_A_MEAN, OF_A_TABLE, Numbers, check_alike, has_metric
 from llm_bench.report.compare import CONTROLS, TASKS, decidable, duels
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.runs.untrained import unsupported
@@ -89,10 +89,18 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """Of every file with an untrained model's result, causal models first."""
+    """Of every file with an untrained model's result, causal models first.
+
+    Raises:
+        ValueError: If a file holds test runs of two models or precisions, or of one method with two step sizes.
+    """
     found = []
     for path in sorted(ROWS.glob("*/*.jsonl"), key=lambda path: (path.stem, path.parent.name)):
-        runs = [run for run in read_jsonl(path) if run.result.get("test") and run.config["tuning"] == "full"]
+        runs = [run for run in read_once([path]) if has_metric(run) and run.config["tuning"] == "full"]
+        file = path.relative_to(ROWS).as_posix()
+        check_alike(runs, OF_A_TABLE, file)
+        for method in {run.config["method"] for run in runs}:
+            check_alike((run for run in runs if run.config["method"] == method), OF_A_MEAN, f"{method} in {file}")
         tests = [(run.config, run.result["test"]) for run in runs]
         results: dict[str, list[float]] = {}
         aucs: dict[str, list[float]] = {}
@@ -104,7 +112,6 @@ def rows() -> list[Row]:
             config, test = tests[0]
             steps = max(config["steps"] for config, _ in tests)
             task, model = TASKS[config["task"]], MODELS.get(config["model"], config["model"])
-            file = path.relative_to(ROWS).as_posix()
             found.append(Row(config["kind"], task, model, steps, file, results, test["num_examples"], aucs))
     return found
 

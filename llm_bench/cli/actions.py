@@ -90,7 +90,7 @@ def table(arguments: argparse.Namespace) -> int:
         tables.costs_section(made),
         tables.sensitivity_section(made),
         details.cells_section(made),
-        tables.facts_section(made),
+        tables.facts_section(made, records),
     ]
     _write_page(arguments, "table", f"Table {arguments.which}: {paper.title}", made, sections, command)
     return _all_failed(records)
@@ -150,7 +150,7 @@ def figure(arguments: argparse.Namespace) -> int:
         figures.section(made, figures.TITLES[arguments.which], left_out),
         tables.costs_section(made),
         details.cells_section(made),
-        tables.facts_section(made),
+        tables.facts_section(made, records),
     ]
     said = changes.answer(made, arguments.which)
     _write_page(arguments, "figure", figures.TITLES[arguments.which], made, sections, command, said)

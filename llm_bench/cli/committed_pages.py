@@ -10,7 +10,7 @@ from pathlib import Path
 from helene.cli import main as helene
 from helene.inputs.files import write_whole
 from helene.lab.runs.records import Record
-from helene.lab.runs.store import Store
+from helene.lab.runs.store import Store, StoreError
 from llm_bench.protocol.execute import experiment
 from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.presets import PRESETS
@@ -27,7 +27,7 @@ def draw_all(out: Path) -> int:
         out: Folder of the reports.
 
     Raises:
-        StoreError: If there are no records, as in a wheel.
+        StoreError: If there are no records, as in a wheel, or two files have different results of one run.
         OSError: If nothing can be written.
     """
     path = out / "llm" / "committed.sqlite"
@@ -72,5 +72,6 @@ def write_store(path: Path) -> None:
         made = Path(folder) / path.name
         with Store(made) as store:
             for file in files:
-                store.merge(file)
+                if conflicts := store.merge(file).conflicts:
+                    raise StoreError(f"{file} has another result of {conflicts[0]} than a file before it; keep one")
         write_whole(path, lambda partial: shutil.copyfile(made, partial))

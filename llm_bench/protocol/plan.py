@@ -17,6 +17,8 @@ from llm_bench.runs.untrained import unsupported
 from llm_bench.tasks import get_task
 from llm_bench.tasks.task import Kind
 
+LOST = ("diverged", "non_finite")
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -125,6 +127,8 @@ class Choice:
 def choose(records: Sequence[Record]) -> Choice:
     """The step size with the best mean dev metric over the tuning seeds; of equal ones the lower dev loss.
 
+    Of runs that left the model as it was, all are equal: the largest that was not lost comes first.
+
     Where answers are generated it is the one with the lowest dev loss: generating on dev would take as long as the run.
     """
     by_size: dict[float, list[Mapping[str, Any]]] = {}
@@ -139,13 +143,13 @@ def choose(records: Sequence[Record]) -> Choice:
         tried.append((lr, metric, loss, by_size[lr][0]["status"]))
     by_loss = any(get_task(r.config["task"], r.config["kind"]).generates for r in records)
     usable = [
-        (0.0 if by_loss else metric, -loss, lr)
-        for lr, metric, loss, _ in tried
+        (0.0 if by_loss else metric, -loss, status not in LOST, lr)
+        for lr, metric, loss, status in tried
         if metric is not None and loss is not None
     ]
     if not usable:
         return Choice(None, False, tuple(tried))
-    lr = max(usable)[2]
+    lr = max(usable)[-1]
     return Choice(lr, lr in (tried[0][0], tried[-1][0]), tuple(tried))
 
 

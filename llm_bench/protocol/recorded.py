@@ -15,6 +15,7 @@ from llm_bench.runs.environment import Environment
 from llm_bench.tasks.task import Kind
 
 _SPLIT = ("kind", "task", "data_seed", "k", "num_train", "num_dev", "num_test")
+_READ = (*_SPLIT, "model", "fingerprint", "rows", "method", "role", "device", "best", "engine")
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ def recorded(preset: Preset, records: Sequence[Record]) -> RecordedBench:
         records: All of one store.
 
     Raises:
-        ValueError: If there are none, or they are of several models of one kind, data sets or settings, so that the
-            reader must say which are meant.
+        ValueError: If there are none, one is no run of this program, or they are of several models of one kind, data
+            sets or settings, so that the reader must say which are meant.
     """
     configs = [record.config for record in records]
     if not configs:
@@ -58,6 +59,14 @@ def recorded(preset: Preset, records: Sequence[Record]) -> RecordedBench:
             f"the store has no run of preset {preset.name}; name another by --preset, merge some, or give --model and "
             "--data to name runs"
         )
+    for record in records:
+        missing = [name for name in _READ if name not in record.config]
+        if missing or "status" not in record.result:
+            lack = f"setting {missing[0]!r}" if missing else "status"
+            raise ValueError(
+                f"record {record.key} of {record.experiment} has no {lack}: another program or version made it; merge "
+                "the others into a store of their own"
+            )
     models: dict[Kind, str] = {}
     fingerprints: dict[Any, str] = {}
     for kind in dict.fromkeys(config["kind"] for config in configs):

@@ -6,6 +6,7 @@ head's for the places whose logits are needed. a is the host's and the update's 
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -144,8 +145,8 @@ class Speeds:
 
 def had_the_card_alone(record: Record) -> bool:
     """Whether no other run was on its card; else its seconds tell nothing. `tools.gpu_rows` notes ``--sharing N``."""
-    words = str(record.provenance.get("command", "")).split()
-    return "--sharing" not in words or words[words.index("--sharing") + 1] == "1"
+    shared = re.search(r"--sharing[ =]+(\d+)", str(record.provenance.get("command", "")))
+    return shared is None or shared[1] == "1"
 
 
 def captured_once(result: Mapping[str, Any]) -> bool:

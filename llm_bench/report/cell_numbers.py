@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,9 @@ import numpy as np
 
 from helene.lab.runs.store import Record
 from llm_bench.protocol.speed import had_the_card_alone
+
+OF_A_TABLE = ("model", "fingerprint", "dtype", "products")  # what the rows of one table have in common
+OF_A_MEAN = (*OF_A_TABLE, "steps", "lr")  # and the runs of one mean
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,13 @@ class Numbers:
 
 
 def numbers(records: Sequence[Record]) -> Numbers | None:
-    """Numbers of a cell's test runs; None where none has a test metric."""
-    tested = [record for record in records if record.result.get("test")]
+    """Numbers of a cell's test runs; None where none has a test metric.
+
+    Raises:
+        ValueError: If they are not runs of one model, precision, length and step size.
+    """
+    tested = [record for record in records if has_metric(record)]
+    check_alike(tested, OF_A_MEAN)
     results, alone = ([r.result for r in found] for found in (tested, filter(had_the_card_alone, tested)))
     if not results:
         return None
@@ -79,8 +87,8 @@ def numbers(records: Sequence[Record]) -> Numbers | None:
         low, high = max(0.0, low), min(100.0, high)
     aucs = [result["test"]["auc"] for result in results if result["test"]["auc"] is not None]
     targets: list[dict[str, Any]] = [result["target"] for result in results if result.get("target")]
-    peaks = [result["peak_bytes"]["step"] for result in results if result.get("peak_bytes", {}).get("step")]
-    seconds = [result["training_seconds"] for result in alone if "training_seconds" in result]
+    peaks = [result["peak_bytes"]["step"] for result in results if (result.get("peak_bytes") or {}).get("step")]
+    seconds = [result["training_seconds"] for result in alone if result.get("training_seconds") is not None]
     speeds = [r["tokens"] / r["training_seconds"] for r in alone if r.get("tokens") and r.get("training_seconds")]
     return Numbers(
         tuple(values),
@@ -99,6 +107,29 @@ def numbers(records: Sequence[Record]) -> Numbers | None:
         tuple(result["status"] for result in results),
         int(results[0]["test"].get("num_examples") or 0),
     )
+
+
+def has_metric(record: Record) -> bool:
+    """Whether it has a test metric; of no test rows it is nan."""
+    return math.isfinite((record.result.get("test") or {}).get("metric", math.nan))
+
+
+def check_alike(records: Iterable[Record], names: Sequence[str], where: str = "") -> None:
+    """Refuse runs that differ in a setting: two trainings of a model may have one name.
+
+    Raises:
+        ValueError: If they do.
+    """
+    known = list(records)
+    for name in names:
+        found = sorted({str(record.config.get(name)) for record in known})
+        if len(found) > 1:
+            config = known[0].config
+            place = where or f"{config.get('method')} on {config.get('task')} ({config.get('kind')})"
+            raise ValueError(
+                f"{place} has runs of {len(found)} values of {name}, {found[0]} and {found[1]}, which no mean or "
+                "table may mix; keep each in a file of its own"
+            )
 
 
 def interval(values: Sequence[float]) -> tuple[float | None, float | None]:

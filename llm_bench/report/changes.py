@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from llm_bench.report.cell_numbers import Numbers
@@ -42,7 +43,10 @@ def answer(table: Table, which: str) -> str:
 
 
 def _of_changes(where: str, changes: str, variants: Mapping[Row, Numbers], helene: Numbers) -> str:
-    better = {row: n for row, n in variants.items() if lead(n, helene).low > 0}
+    leads = {row: lead(n, helene) for row, n in variants.items()}
+    better = {row: n for row, n in variants.items() if leads[row].low > 0}
+    if all(math.isinf(ahead.low) for ahead in leads.values()):
+        return _ranked(f"{where} one seed of a method decides nothing:", {**variants, ("helene", "full"): helene})
     if not better:
         row, best = max(variants.items(), key=lambda item: item[1].mean)
         return (

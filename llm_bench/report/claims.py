@@ -78,11 +78,12 @@ def pairs(files: Iterable[Sequence[Record]]) -> str:
                 cell.setdefault(r.config["method"], []).append(r)
         for key, runs in here.items():
             both = {method: numbers(of) for method, of in runs.items()}
-            if len(both) == 2 and key not in found:
-                found[key] = {method: value for method, value in both.items() if value is not None}
-    leads = {key: lead(of["helene"], of["mezo"]) for key, of in found.items() if len(of) == 2}
-    if not leads:
-        raise ValueError("no records hold test runs of both mezo and helene; run their rows first")
+            measured = {method: value for method, value in both.items() if value is not None}
+            if len(measured) == 2:
+                found.setdefault(key, measured)
+    leads = {key: lead(of["helene"], of["mezo"]) for key, of in found.items()}
+    if not any(key[2] == "full" for key in leads):
+        raise ValueError("no records hold test runs of both mezo and helene by full tuning; run their rows first")
     full = {key: value.points for key, value in leads.items() if key[2] == "full"}
     ordered = [f"{points:+.1f} ({_named(key)})" for key, points in sorted(full.items(), key=lambda one: one[1])]
     others = [f"{_named(key)} {value.points:+.1f}" for key, value in leads.items() if key[2] != "full"]
@@ -140,6 +141,8 @@ def claims(lines: Sequence[str]) -> str:
     """
     records = [json.loads(line) for line in lines]
     runs = {method: _test_runs(records, method) for method in ("mezo", "helene")}
+    if any(run["result"].get("target") is None for of in runs.values() for run in of):
+        raise ValueError("a test run has no target, so none can be reached; give rows of a task with a dev target")
     found = {method: _steps(tests) for method, tests in runs.items()}
     config = runs["mezo"][0]["config"]
     where = f"{config['task']} ({config['kind']} {config['model']}, {config['tuning']} tuning)"
@@ -164,9 +167,12 @@ def floors(lines: Sequence[str]) -> str:
 
 
 def _accuracies(runs: Sequence[dict[str, Any]]) -> str:
-    """The runs' accuracies; with a dagger where the model as loaded was the best on dev data."""
-    told = [(100 * run["result"]["test"]["metric"], run["result"]["best_step"]) for run in sorted(runs, key=_seed)]
-    return ", ".join(f"{accuracy:.1f}{'' if best_step else '†'}" for accuracy, best_step in told)
+    """The runs' accuracies, a dash where there is none; a dagger where the model as loaded was the best on dev data."""
+    results = [run["result"] for run in sorted(runs, key=_seed)]
+    return ", ".join(
+        f"{100 * result['test']['metric']:.1f}{'' if result['best_step'] else '†'}" if result.get("test") else "–"
+        for result in results
+    )
 
 
 def _seed(run: dict[str, Any]) -> int:

@@ -154,14 +154,16 @@ def headline(found: Sequence[Duel]) -> str:
     wins = [sum(d.winner == name for d in found) for name in ("HELENE", "MeZO", "")]
     if len(found) == 1:
         return found[0].sentence
+    if not found[0].is_decidable:
+        return f"One seed of a method decides nothing: HELENE and MeZO have no second one on any of {len(found)} tasks."
     rest = f" On the other {wins[2] if wins[2] > 1 else 'one'} neither leads beyond noise." if wins[2] else ""
     beaten = wins[1] or "none"
     return f"HELENE beats MeZO on {wins[0] or 'none'} of {len(found)} tasks, MeZO beats HELENE on {beaten}.{rest}"
 
 
 def against_controls(found: Sequence[Duel]) -> str:
-    """Which of both beats the best control beyond noise, in a sentence; empty where no control was run."""
-    known = [d for d in found if d.beaten is not None]
+    """Which of both beats the best control beyond noise, in a sentence; empty where none was run or can decide it."""
+    known = [d for d in found if d.beaten is not None and d.is_decidable]
     if not known:
         return ""
     where = {

@@ -123,7 +123,7 @@ def _trained_cells(table: Table) -> list[tuple[Cell, Any]]:
 
 
 def _stacked(records: Sequence[Record], axis: str, value: str) -> tuple[tuple[float, ...], Any] | None:
-    found = [record.result["curve"] for record in records if record.result.get("curve")]
+    found = [record.result["curve"] for record in records if _looks(record) > 1]
     if not found:
         return None
     places = min(len(curve["step"]) for curve in found)
@@ -132,6 +132,11 @@ def _stacked(records: Sequence[Record], axis: str, value: str) -> tuple[tuple[fl
         return None
     x = tuple(float(np.median([curve[axis][i] for curve in found])) for i in keep)
     return x, np.array([[curve[value][i] for i in keep] for curve in found])
+
+
+def _looks(record: Record) -> int:
+    """How many looks at dev a run had."""
+    return len((record.result.get("curve") or {}).get("step", ()))
 
 
 def profile(table: Table, cost: str = "forwards") -> tuple[Drawing, list[str]] | None:
@@ -202,7 +207,7 @@ def section(table: Table, title: str = "Curves", left_out: Sequence[str] = ()) -
         if lacking:
             caption += f" Left out, since runs of some task are not there: {'; '.join(lacking)}."
         body.append(pages.figure(drawing, caption))
-    body = [*body, *_not_drawn(table)] if body else [pages.paragraph("No run with a curve is there yet.")]
+    body = [*body, *_not_drawn(table)] if body else [pages.paragraph("No test run with two looks at dev is there yet.")]
     if left_out:
         said = "Tasks are left out where no method that this page is about has a test run"
         body.append(pages.paragraph(f"{said}: {', '.join(left_out)}."))
@@ -210,7 +215,11 @@ def section(table: Table, title: str = "Curves", left_out: Sequence[str] = ()) -
 
 
 _CAPTIONS = {
-    ("forwards", "dev_metric"): "Dev metric over forwards: median over seeds, the band from the lowest to the highest. "
+    (
+        "forwards",
+        "dev_metric",
+    ): "Dev metric over forwards: median over seeds, the band from the lowest to the highest, as far "
+    "as all of them went. "
     "Where lines coincide, the last of the legend hides the others.",
     ("step", "dev_loss"): "Dev loss over steps, drawn alike.",
 }
@@ -223,18 +232,29 @@ def _drawn(table: Table, place: Place) -> list[Any]:
 
 
 def _not_drawn(table: Table) -> list[Any]:
-    """Which methods have no curve, and where."""
+    """Which methods and runs have no curve, and where."""
     tasks = len({(cell.kind, cell.task) for cell in table})
     missing: dict[str, list[str]] = {}
+    lost: list[str] = []
     for cell, (known, _) in _trained_cells(table):
-        if not any(record.result.get("curve") for record in known.tests):
+        early = [record for record in known.tests if _looks(record) < 2]
+        if len(early) == len(known.tests):
             missing.setdefault(label(cell.method, cell.tuning), []).append(f"{cell.task} ({cell.kind})")
+        elif early:
+            seeds = ", ".join(str(record.config["seed"]) for record in early)
+            lost.append(f"{label(cell.method, cell.tuning)} on {cell.task} ({cell.kind}), seed {seeds}")
     nowhere = sorted(name for name, where in missing.items() if len(where) == tasks)
     some = [f"{name} on {', '.join(where)}" for name, where in sorted(missing.items()) if len(where) < tasks]
     out = []
+    if lost:
+        out.append(pages.paragraph(f"Ended before a second look at dev, so not in the curves: {'; '.join(lost)}."))
     if some:
-        out.append(pages.paragraph(f"Without a test run, so not drawn: {'; '.join(some)}."))
+        out.append(pages.paragraph(f"Without a test run of two looks at dev, so not drawn: {'; '.join(some)}."))
     if nowhere:
-        where = "Without any test run, so not drawn" if tasks == 1 else "Without a test run on any task"
+        where = (
+            "Without any test run of two looks at dev, so not drawn"
+            if tasks == 1
+            else "Without a test run of two looks at dev on any task"
+        )
         out.append(pages.paragraph(f"{where}: {'; '.join(nowhere)}."))
     return out

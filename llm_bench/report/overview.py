@@ -168,9 +168,11 @@ def _front(rows: Sequence[Row], found: Sequence[Duel]) -> dict[str, Any]:
     counted = decidable(found)
     wins = sum(duel.winner == "HELENE" for duel in counted)
     first = next((duel for duel in found if (duel.kind, duel.task) == _FIRST), found[0])
-    beats = f"HELENE beats MeZO on {wins or 'none'} of {len(counted)} tasks"
     name = TASKS.get(first.task, first.task)
-    head = f"{beats}; on {name} it reaches {first.helene.mean:.1f} %, MeZO {first.mezo.mean:.1f} %"
+    beats = f"HELENE beats MeZO on {wins or 'none'} of {len(counted)} tasks; on {name} it"
+    if not counted[0].is_decidable:
+        beats = f"One seed of a method decides nothing; on {name} HELENE"
+    head = f"{beats} reaches {first.helene.mean:.1f} %, MeZO {first.mezo.mean:.1f} %"
     said = f"{headline(found)} {against_controls(found)}".strip()
     front: dict[str, Any] = {"headline": head, "says": said}
     if rows:

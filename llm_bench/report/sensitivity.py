@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helene.lab.runs.store import Record, config_key, read_jsonl
+from helene.lab.runs.records import read_once
+from helene.lab.runs.store import Record, config_key
+from llm_bench.protocol.plan import LOST
 from llm_bench.protocol.presets import BASE_LR, PRESETS
 from llm_bench.runs import methods, natural_step
 
 WORKS = 0.9  # a step size works where dev loss falls by at least this share of what it falls by at the best one
-LOST = ("diverged", "non_finite")
 _SLOPES_SERVE = ("model", "fingerprint", "kind", "task", "tuning", "rows", "dtype", "products")  # runs of the same
+_APART = ("fingerprint", "products", "dtype", "batch_size")  # what tells rows of one name apart, told first
 BEGIN, END = "<!-- sensitivity: begin -->", "<!-- sensitivity: end -->"
 
 
@@ -25,12 +27,14 @@ class Sensitivity:
     Attributes:
         method: Its name, with ``tuning``, ``kind``, ``task``, ``model`` and ``steps`` as in the runs.
         sizes: Number of step sizes tried.
-        best: The step size with the lowest dev loss, ``loss`` and ``metric`` there.
+        best: The step size with the lowest dev loss, ``loss`` and ``metric`` there; None where every run was lost with
+            the model as it was.
         edge: Whether that is the smallest or the largest tried.
         width: Largest over smallest step size that works, see `WORKS`; None where none lowers the dev loss.
         lost: Share of the step sizes that diverged.
         start: Dev loss before training.
         untuned: The method's natural step size, if it is one of those tried, and its dev loss.
+        settings: Of the best run, its experiment among them.
     """
 
     method: str
@@ -40,7 +44,7 @@ class Sensitivity:
     model: str
     steps: int
     sizes: int
-    best: float
+    best: float | None
     loss: float
     metric: float | None
     edge: bool
@@ -48,15 +52,17 @@ class Sensitivity:
     lost: float
     start: float
     untuned: tuple[float, float] | None
+    settings: Mapping[str, Any]
 
 
 def sensitivity(records: Sequence[Record]) -> Sensitivity | None:
     """Of the tuning runs of one method on one task (what was measured before them may be among them), or None."""
     runs = sorted((r for r in records if r.config["role"] == "tune"), key=lambda r: r.config["lr"])
-    known = [r for r in runs if (r.result.get("dev") or {}).get("loss") is not None]
+    known = [r for r in runs if math.isfinite(_dev_loss(r))]
     if not known:
         return None
-    best = min(known, key=lambda r: r.result["dev"]["loss"])
+    own = [r for r in known if r.result["status"] not in LOST or r.result.get("best_step")]
+    best = min(own or known, key=lambda r: r.result["dev"]["loss"])
     loss = best.result["dev"]["loss"]
     start = best.result["curve"]["dev_loss"][0]
     works = [r.config["lr"] for r in known if start - r.result["dev"]["loss"] >= WORKS * (start - loss) > 0]
@@ -71,15 +77,22 @@ def sensitivity(records: Sequence[Record]) -> Sensitivity | None:
         config["model"],
         config["steps"],
         len(runs),
-        config["lr"],
+        config["lr"] if own else None,
         loss,
         best.result["dev"]["metric"],
-        best in (runs[0], runs[-1]),
+        bool(own) and best in (runs[0], runs[-1]),
         max(works) / min(works) if works else None,
         sum(r.result["status"] in LOST for r in runs) / len(runs),
         start,
         (there[0].config["lr"], there[0].result["dev"]["loss"]) if there else None,
+        {**config, "experiment": best.experiment},
     )
+
+
+def _dev_loss(run: Record) -> float:
+    """The run's dev loss, nan where it has none."""
+    loss = (run.result.get("dev") or {}).get("loss")
+    return math.nan if loss is None else float(loss)
 
 
 def natural_size(records: Sequence[Record]) -> float | None:
@@ -120,12 +133,12 @@ def markdown(found: Sequence[Sensitivity]) -> str:
     """A table for a page of text."""
     headers = ["task, model, steps", "method", "best of", "dev there", "works over a factor of", "diverged", "untuned"]
     lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
-    for s in found:
+    for s, apart in zip(found, _told_apart(found), strict=True):
         label = methods.get_method(s.method).label + ("" if s.tuning == "full" else f" ({s.tuning})")
         metric = "" if s.metric is None else f"{s.metric:.3f}, "
         untuned = "–" if s.untuned is None else f"{s.untuned[0]:.1e}: loss {s.untuned[1]:.3f}"
-        edge = ", at the edge" if s.edge else ""
-        cells = [f"{s.task} ({s.kind}), {s.model}, {s.steps}", label, f"{s.best:.1e} of {s.sizes}{edge}"]
+        best, edge = "none" if s.best is None else f"{s.best:.1e}", ", at the edge" if s.edge else ""
+        cells = [f"{s.task} ({s.kind}), {s.model}, {s.steps}{apart}", label, f"{best} of {s.sizes}{edge}"]
         cells += [
             f"{metric}loss {s.loss:.3f} from {s.start:.3f}",
             "–" if s.width is None else f"{s.width:.0f}",
@@ -134,6 +147,23 @@ def markdown(found: Sequence[Sensitivity]) -> str:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _told_apart(found: Sequence[Sensitivity]) -> list[str]:
+    """Of each row, the settings in which it differs from the others of its name, as few as tell them apart."""
+    named: dict[tuple[Any, ...], list[int]] = {}
+    for place, s in enumerate(found):
+        named.setdefault((s.task, s.kind, s.model, s.steps, s.method, s.tuning), []).append(place)
+    said = [""] * len(found)
+    for places in named.values():
+        for name in dict.fromkeys((*_APART, *found[places[0]].settings)):
+            if len({said[i] for i in places}) == len(places):
+                break
+            values = {i: str(found[i].settings.get(name)) for i in places}
+            if name != "lr" and len(set(values.values())) > 1:
+                for i, value in values.items():
+                    said[i] += f", {name} {value[:8]}" if name == "fingerprint" else f", {name} {value}"
+    return said
 
 
 def put_between_marks(text: str, table: str) -> str:
@@ -150,6 +180,16 @@ def put_between_marks(text: str, table: str) -> str:
 
 
 def table_of(files: Iterable[Path]) -> str:
-    """The table of exported records, each taken once."""
-    unique = {(record.experiment, record.key): record for path in files for record in read_jsonl(path)}
-    return markdown(grouped(unique.values()))
+    """The table of exported records, each taken once.
+
+    Raises:
+        ValueError: If none of them is a tuning run with a dev loss.
+    """
+    places = list(files)
+    found = grouped(read_once(places))
+    if not found:
+        raise ValueError(
+            f"no tuning run with a dev loss is in {', '.join(map(str, places))}; give files of `helene records export` "
+            "that hold runs of role tune"
+        )
+    return markdown(found)

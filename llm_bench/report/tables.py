@@ -170,8 +170,26 @@ def sensitivity_section(table: Table) -> pages.Section:
     )
 
 
-def facts_section(table: Table) -> pages.Section:
-    """What the records say of data and models."""
+def _in_no_row(table: Table, records: Sequence[Record]) -> list[str]:
+    """How many test runs of each method and task of the table are in none of its numbers."""
+    used = {record.key for what, _ in table.values() for record in what.tests}
+    left: dict[str, int] = {}
+    for record in records:
+        cell = Cell(*(record.config[name] for name in ("kind", "task", "method", "tuning")))
+        if cell in table and record.config["role"] == "test" and not record.failed and record.key not in used:
+            name = f"{label(cell.method, cell.tuning)} on {cell.task} ({cell.kind})"
+            left[name] = left.get(name, 0) + 1
+    if not left:
+        return []
+    counts = ", ".join(f"{name} {count}" for name, count in sorted(left.items()))
+    return [
+        "Test runs of the store that are in no row: the tuning runs that are there did not choose their step size, "
+        f"their seed changes nothing, or a setting is not the preset's: {counts}."
+    ]
+
+
+def facts_section(table: Table, records: Sequence[Record] = ()) -> pages.Section:
+    """What the records say of data and models; of those of the store that are in no row too."""
     lines, overlaps = set(), dict[str, set[int]]()
     for _, (what, _) in table.items():
         for record in what.tests:
@@ -192,6 +210,7 @@ def facts_section(table: Table) -> pages.Section:
     notes = [
         "The final character of a premise is dropped only where it is punctuation; LM-BFF's code drops it always.",
         "Models run without dropout, those trained with gradients too.",
+        *_in_no_row(table, records),
         *(f"{line}." for line in sorted(lines)),
         *(f"{split}. {_overlap(counts)}" for split, counts in sorted(overlaps.items())),
     ]

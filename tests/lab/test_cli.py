@@ -219,6 +219,11 @@ def test_records_show(store, tmp_path, capsys, monkeypatch):
     assert run("records", "show", record.key, "--in", "a.jsonl") == 0
     first, second = capsys.readouterr().out.split("\n}\n")[:2]
     assert first == second
+    with Store(tmp_path / "reports" / "part" / "b.sqlite") as opened:
+        opened.put(Record.of("e", record.config, {"steps": 99}))
+        opened.put(Record.of("other", record.config, record.result))
+    assert run("records", "show", record.key) == 0
+    assert capsys.readouterr().out.count('"key"') == 3, "two results and two experiments, each once"
 
 
 def test_records_export_and_merge(store, tmp_path, capsys):

@@ -88,19 +88,20 @@ def _show(arguments: argparse.Namespace) -> int:
     from helene.lab.runs.store import Store
 
     places = arguments.places or sorted(Path("reports").glob("*/*.sqlite"))
-    found: dict[Any, Any] = {}
+    found: dict[str, None] = {}  # one ID may have several: of another experiment, or of another result
     for path in places:
         if path.suffix == ".jsonl":
             records = read_jsonl(path)
         else:
             with Store(path, read_only=True) as store:
                 records = store.records()
-        found |= {record.key: record for record in records if record.key.startswith(arguments.id)}
+        chosen = (record for record in records if record.key.startswith(arguments.id))
+        found |= dict.fromkeys(canonical.dumps(asdict(record), indent=1) for record in chosen)
     if not found:
         searched = ", ".join(map(str, places)) or "reports/, which has no store"
         raise ValueError(f"no record's ID begins with {arguments.id!r} in {searched}; name another file with --in FILE")
-    for record in found.values():
-        print(canonical.dumps(asdict(record), indent=1))
+    for text in found:
+        print(text)
     return 0
 
 

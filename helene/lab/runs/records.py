@@ -162,6 +162,27 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[Record]:
     return records
 
 
+def read_once(paths: Iterable[str | os.PathLike[str]]) -> list[Record]:
+    """The records of several files, each once; one that finished comes before the same run that failed.
+
+    Raises:
+        StoreError: If two finished records of one run have different results; see also :func:`read_jsonl`.
+    """
+    found: dict[tuple[str, str], Record] = {}
+    for path in paths:
+        for record in read_jsonl(path):
+            name = record.experiment, record.key
+            known = found.get(name)
+            if known is None or known.failed:
+                found[name] = record
+            elif not record.failed and known.comparable() != record.comparable():
+                raise StoreError(
+                    f"{record.experiment}/{record.key} has two results, the other one in {path}; keep the one that "
+                    "holds and export the files again"
+                )
+    return list(found.values())
+
+
 def _jsonl(records: Iterable[Record]) -> str:
     provenances: dict[str, dict[str, Any]] = {}
     lines = []

@@ -10,6 +10,7 @@ import torch
 from handmade import judged
 from llm_families import make, wordpiece
 
+from helene.lab.runs.records import write_jsonl
 from helene.lab.runs.store import Record, Store, read_jsonl
 from llm_bench.models import loading
 from llm_bench.protocol import execute, presets
@@ -154,6 +155,15 @@ def test_a_tuning_is_exported_to_a_file_of_its_own(tmp_path):
     for name, tuning in files.items():
         (record,) = read_jsonl(tmp_path / "out" / "small" / name)
         assert record.config["tuning"] == tuning
+
+
+def test_another_result_of_a_run_that_stands_is_told(tmp_path, capsys):
+    for name, steps in (("a", 1), ("b", 2)):
+        write_jsonl(tmp_path / f"{name}.jsonl", [Record.of("e", {"x": 1}, {"steps": steps})], "test")
+    with Store(tmp_path / "runs.sqlite") as store:
+        gpu_rows.resume(tmp_path, store)
+        assert store.records()[0].result == {"steps": 1}
+    assert "b.jsonl: e/" in capsys.readouterr().out
 
 
 def test_what_is_packed_is_what_a_call_takes(tmp_path, monkeypatch):

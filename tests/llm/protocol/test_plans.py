@@ -135,6 +135,8 @@ def test_the_best_dev_metric_is_chosen_then_the_lower_loss_and_edges_are_told():
     assert choose(grid).lr == 1e-5
     assert not choose(grid).edge
     assert choose(grid[:3]).edge
+    as_it_was = [tuned(1e-6, 0.5, 0.7), tuned(1e-5, 0.5, 0.7, "diverged"), tuned(1e-4, 0.5, 0.7, "non_finite")]
+    assert choose(as_it_was).lr == 1e-6, "of equal ones none that was lost"
     failed = choose([tuned(1e-6, None, None, "non_finite"), tuned(1e-5, None, None, "out_of_memory")])
     assert failed.lr is None
     assert [status for *_, status in failed.tried] == ["non_finite", "out_of_memory"]
@@ -279,7 +281,9 @@ def test_work_is_counted_from_the_rows(toy_data, tmp_path):
     assert counted(dataclasses.replace(config, engine=True), env).shapes == 1
 
 
-@pytest.mark.parametrize(("words", "alone"), [("", True), (" --sharing 1 --out o", True), (" --sharing 2", False)])
+@pytest.mark.parametrize(
+    ("words", "alone"), [("", True), (" --sharing 1 --out o", True), (" --sharing 2", False), (" --sharing=2", False)]
+)
 def test_seconds_of_runs_that_shared_a_card_are_left_out(words, alone):
     config = dataclasses.replace(plan.tuning_runs(SMALL, MEZO, "m", "cuda")[0], engine=True)
     result = {"status": "out_of_budget", "steps": 10, "training_seconds": 3.0}

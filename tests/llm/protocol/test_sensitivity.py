@@ -53,6 +53,49 @@ def test_no_step_size_works_where_none_lowers_the_loss(losses):
     assert f"loss {min(losses):.3f} from 1.000 | – | 0%" in markdown([found])
 
 
+def test_no_step_size_is_the_best_where_all_were_lost_with_the_model_as_it_was():
+    lost = [tuned(1e-6, 1.0, "diverged"), tuned(1e-5, 1.0, "non_finite")]
+    found = sensitivity(lost)
+    assert (found.best, found.edge, found.lost) == (None, False, 1.0)
+    assert "| none of 2 | 0.800, loss 1.000 from 1.000 | – | 100% |" in markdown([found])
+    late = Record.of(lost[0].experiment, lost[0].config, {**lost[0].result, "best_step": 100})
+    assert sensitivity([late, lost[1]]).best == 1e-6, "it learned before it was lost"
+
+
+def test_a_loss_that_is_no_number_is_none():
+    assert sensitivity([tuned(1e-6, float("nan")), *GRID]).best == 1e-5
+    assert sensitivity([tuned(1e-6, float("nan"))]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("fingerprint", ("a" * 64, "b" * 64), "fingerprint aaaaaaaa"),
+        ("products", ("float32", "tf32"), "products float32"),
+        ("batch_size", (8, 16), "batch_size 8"),
+    ],
+)
+def test_rows_of_one_name_are_told_apart(name, values, said):
+    runs = [Record.of("llm/small", {**r.config, name: value}, r.result) for value in values for r in GRID[:2]]
+    rows = markdown(grouped(runs)).splitlines()[2:]
+    assert len({row.partition(" | ")[0] for row in rows}) == len(rows) == 2
+    assert f"| sst2 (causal), m, 2000, {said} |" in rows[0]
+    assert "fingerprint" not in markdown(grouped(GRID)), "alone a row needs none"
+
+
+def test_files_without_tuning_runs_and_two_results_of_one_run_are_one_line(tmp_path, capsys):
+    from helene.lab.runs.records import write_jsonl
+
+    names = [str(tmp_path / name) for name in ("empty.jsonl", "one.jsonl", "other.jsonl")]
+    (tmp_path / "empty.jsonl").write_text("")
+    assert helene_cli.main(["llm", "sensitivity", names[0]]) == 2
+    assert "no tuning run with a dev loss is in" in capsys.readouterr().err
+    write_jsonl(names[1], GRID, "test")
+    write_jsonl(names[2], [tuned(1e-6, 0.1)], "test")
+    assert helene_cli.main(["llm", "sensitivity", *names[1:]]) == 2
+    assert f"{GRID[1].key} has two results, the other one in {names[2]}" in capsys.readouterr().err
+
+
 def test_helene_is_untuned_where_its_measured_slope_says():
     cell = dataclasses.replace(MEZO, method="helene")
     slope = {"mean_square": 1e4, "dimension": 1e6}

@@ -77,6 +77,9 @@ def test_a_miss_counts_as_infinity_and_the_ledger_shows_it() -> None:
     assert "HELENE reaches it in 0 of 1 seeds, no finite median" in answer
     with pytest.raises(ValueError, match="no test run of helene"):
         claims.claims(lines[:3])
+    without = lines[3].replace('"target": {"steps": {"$float": "inf"}}', '"target": null')
+    with pytest.raises(ValueError, match="a test run has no target"):
+        claims.claims([*lines[:3], without])
     assert "outside_hypotheses" in measured("SPEED-20x")
 
 
@@ -90,6 +93,22 @@ def test_accuracies_of_floors_stand_by_seed_with_a_dagger_where_nothing_was_lear
     lines = [run(method, 0, 100, 0.5) for method in claims.FLOORS.values()]
     answer = json.loads(claims.floors([run("helene", 1, 0, 0.75), *lines]))["answer"]
     assert "floor 1: 50.0, 75.0†;" in answer
+    lost = json.loads(lines[1])
+    lost["config"]["seed"], lost["result"] = 2, {"status": "non_finite", "best_step": 0}
+    assert "50.0, –;" in json.loads(claims.floors([json.dumps(lost), *lines]))["answer"]
     with pytest.raises(ValueError, match="no test run of helene-floor-3"):
         claims.floors(lines[:-1])
     assert "floor 0.9" in measured("ABL-floor")
+
+
+def test_a_file_without_test_metrics_hides_no_other_and_lora_alone_is_one_line() -> None:
+    def runs(method: str, metric: float | None, tuning: str = "full") -> list[Record]:
+        config = {"kind": "causal", "task": "sst2", "tuning": tuning, "method": method, "role": "test"}
+        test = {"auc": None, "option_loss": 1.0, "num_examples": 100, "metric": metric}
+        result = {"status": "non_finite"} if metric is None else {"status": "reached", "test": test}
+        return [Record.of("x", {**config, "seed": seed}, result) for seed in (0, 1)]
+
+    lost, both = runs("mezo", 0.9) + runs("helene", None), runs("mezo", 0.9) + runs("helene", 0.8)
+    assert claims.pairs([lost, both]) == claims.pairs([both])
+    with pytest.raises(ValueError, match="by full tuning"):
+        claims.pairs([runs("mezo", 0.9, "lora") + runs("helene", 0.8, "lora")])

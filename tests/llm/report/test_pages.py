@@ -13,7 +13,8 @@ from scipy import stats
 
 import llm_bench
 from helene import cli as helene_cli
-from helene.lab.runs.store import Record, Store, read_jsonl
+from helene.lab.runs.records import write_jsonl
+from helene.lab.runs.store import Record, Store, StoreError, read_jsonl
 from llm_bench.cli import actions, committed_pages
 from llm_bench.protocol.execute import Bench, CellRecords
 from llm_bench.protocol.paper_tables import TABLES
@@ -359,3 +360,94 @@ def test_a_figure_shows_every_task_that_was_asked_for(tmp_path):
         assert {cell["task"] for cell in drawn} == tasks
         page = (tmp_path / "llm" / "figure-curvature-all.html").read_text()
         assert ("Tasks are left out" in page) != bool(more)
+
+
+def test_two_trainings_of_a_model_under_one_name_are_never_mixed(tmp_path, monkeypatch):
+    record = judged(0, 0.8)
+    one, other = (
+        Record.of("x", {**record.config, "fingerprint": mark * 8, "seed": seed}, record.result)
+        for seed, mark in enumerate("ac")
+    )
+    with pytest.raises(ValueError, match="runs of 2 values of fingerprint, aaaaaaaa and cccccccc"):
+        numbers([one, other])
+    (tmp_path / "small").mkdir()
+    write_jsonl(tmp_path / "small" / "causal-sst2.jsonl", [one, other], "test")
+    monkeypatch.setattr(learned, "ROWS", tmp_path)
+    with pytest.raises(ValueError, match=r"small/causal-sst2.jsonl has runs of 2 values of fingerprint"):
+        learned.rows()
+
+
+@pytest.mark.parametrize(("name", "value"), [("lr", 1.0), ("products", "tf32"), ("steps", 9)])
+def test_a_mean_is_of_runs_that_differ_in_their_seeds(name, value):
+    one = judged(0, 0.8)
+    with pytest.raises(ValueError, match=f"values of {name}"):
+        numbers([one, Record.of("x", {**one.config, name: value, "seed": 1}, one.result)])
+
+
+def test_a_metric_of_no_test_rows_is_none():
+    assert numbers([judged(0, math.nan)]) is None
+    assert numbers([judged(0, math.nan), judged(1, 0.8)]).values == (80.0,)
+
+
+def test_committed_files_with_two_results_of_one_run_are_not_drawn(tmp_path, monkeypatch):
+    for folder, metric in (("a", 0.5), ("b", 0.6)):
+        (tmp_path / "rows" / folder).mkdir(parents=True)
+        write_jsonl(tmp_path / "rows" / folder / "x.jsonl", [judged(0, metric)], "test")
+    write_jsonl(tmp_path / "memory-h200.jsonl", [], "test")
+    monkeypatch.setattr(committed_pages, "RECORDS", tmp_path)
+    with pytest.raises(StoreError, match=r"b/x.jsonl has another result of x/"):
+        committed_pages.write_store(tmp_path / "store.sqlite")
+
+
+def test_one_seed_of_each_method_decides_nothing_however_many_tasks():
+    tasks = [
+        judged(0, value, method=m, task=t) for m, value in (("helene", 0.5), ("mezo", 0.9)) for t in ("sst2", "cb")
+    ]
+    control = judged(0, 0.3, method="bias-only")
+    one = "One seed of a method decides nothing: HELENE and MeZO have no second one on any of 2 tasks."
+    assert tables.answer(table_of(*tasks, control)) == one, "of the control too"
+    changed = table_of(judged(0, 0.5, method="helene"), judged(0, 0.9, method="helene-no-anneal"))
+    assert changes.answer(changed, "ablation").startswith(
+        "On SST-2 (causal) one seed of a method decides nothing: HELENE without anneal reaches 90.0 % in one run"
+    )
+
+
+def test_a_run_that_ended_before_its_second_look_is_named_and_hides_no_other():
+    whole, lost = judged(0, 0.8), judged(1, 0.5)
+    lost.result["curve"] = {name: column[:1] for name, column in lost.result["curve"].items()}
+    text = shown(figures.section(table_of(whole, lost)))
+    assert "Ended before a second look at dev, so not in the curves: MeZO on sst2 (causal), seed 1." in text
+    assert text.count("<svg") == 2
+    alone = shown(figures.section(table_of(lost)))
+    assert "No test run with two looks at dev is there yet." in alone
+
+
+def test_peaks_and_seconds_that_are_not_known_are_left_out():
+    record = judged(0, 0.8)
+    record.result.update(peak_bytes=None, training_seconds=None)
+    found = numbers([record])
+    assert (found.bytes, found.training_seconds, found.speed) == (None, None, None)
+
+
+def test_test_runs_without_their_tuning_are_told_and_foreign_records_are_one_line(tmp_path, capsys):
+    rows = read_jsonl(ROWS / "small/causal-copa.jsonl")
+    tests = [r for r in rows if (r.config["role"], r.config["method"]) == ("test", "mezo")]
+    words = ["llm", "table", "2", "--draw-only", "--out", str(tmp_path), "--store"]
+    for name, records in (("tests", tests), ("whole", rows)):
+        with Store(tmp_path / name) as store:
+            for record in records:
+                store.put(record)
+        assert helene_cli.main([*words, str(tmp_path / name)]) == 0
+        text = (tmp_path / "llm" / "table-2-small.html").read_text()
+        assert (f"preset&#39;s: MeZO on copa (causal) {len(tests)}." in text) == (name == "tests")
+    without = {name: value for name, value in tests[0].config.items() if name != "best"}
+    for config, result, lack in (
+        (without, tests[0].result, "setting 'best'"),
+        ({"x": 1}, {"status": "reached"}, "setting 'kind'"),
+        ({**tests[0].config, "seed": 99}, {}, "status"),
+    ):
+        with Store(tmp_path / f"foreign {lack}") as store:
+            store.put(tests[0])
+            store.put(Record.of("llm/small", config, result))
+        assert helene_cli.main([*words, str(tmp_path / f"foreign {lack}")]) == 2
+        assert f"has no {lack}: another program" in capsys.readouterr().err
