@@ -106,7 +106,7 @@ def test_the_hosts_time_of_a_step():
     """Medians by what was called, ratios in the same turn, and what a profile says of the GPU at 16 x 256."""
     page = "docs/findings/engine.md"
     text, seconds = words(page), {}
-    for r in read_jsonl(LLM / "engine" / "h200-host.jsonl"):
+    for r in read_jsonl(LLM / "host-h200.jsonl"):
         seconds[r.config["length"]] = r.result["host_seconds"]
     whole = [host_time.EAGER, host_time.BARE, host_time.STEP]
     parts = sorted(seconds[64].keys() - set(whole), key=lambda name: -median(seconds[64][name]))
@@ -119,7 +119,7 @@ def test_the_hosts_time_of_a_step():
     assert middle > 1.25, "Python alone misses the target"
     (ahead,) = (
         r.result
-        for r in read_jsonl(LLM / "engine" / "h200-seventh.jsonl")
+        for r in read_jsonl(LLM / "host-ahead-h200.jsonl")
         if (r.config["part"], r.config["length"]) == ("host", 256)
     )
     busy = [f"{1e3 * ahead['account']['parts'][name]:.1f}" for name in ("forward", "copies", "update")]
