@@ -128,9 +128,9 @@ def test_the_hosts_time_of_a_step():
     assert f"That is {over:.2f} times the forwards alone" in text
     assert over > 1.1
     waits = [f"{1e3 * s:.{d}f}" for s, d in ((ahead["until_update_seconds"], 3), (ahead["account"]["parts"]["gap"], 1))]
-    assert "then {} ms pass before it, and {} behind it".format(*waits) in text
+    assert "then {} ms pass before it, and {} ms behind it".format(*waits) in text
     took = [f"{1e3 * median(s[host_time.STEP]):.1f}" for s in (ahead["host_seconds"], seconds[256])]
-    assert "A step took {} ms with it, {} without".format(*took) in text
+    assert "A step took {} ms so and {} as it is".format(*took) in text
 
 
 def test_several_cards():
