@@ -215,19 +215,15 @@ def section(table: Table, title: str = "Curves", left_out: Sequence[str] = ()) -
 
 
 _CAPTIONS = {
-    (
-        "forwards",
-        "dev_metric",
-    ): "Dev metric over forwards: median over seeds, the band from the lowest to the highest, as far "
-    "as all of them went. "
-    "Where lines coincide, the last of the legend hides the others.",
-    ("step", "dev_loss"): "Dev loss over steps, drawn alike.",
+    "Dev metric over forwards: median over seeds, the band from the lowest to the highest, as far as all of them went. "
+    "Where lines coincide, the last of the legend hides the others.": ("forwards", "dev_metric"),
+    "Dev loss over steps, drawn alike.": ("step", "dev_loss"),
 }
 
 
 def _drawn(table: Table, place: Place) -> list[Any]:
     """The figures of one place."""
-    drawings = {caption: curves(table, place, *axes) for axes, caption in _CAPTIONS.items()}
+    drawings = {caption: curves(table, place, *axes) for caption, axes in _CAPTIONS.items()}
     return [pages.figure(drawing, f"{_named(place)}. {caption}") for caption, drawing in drawings.items() if drawing]
 
 
@@ -249,12 +245,8 @@ def _not_drawn(table: Table) -> list[Any]:
     if lost:
         out.append(pages.paragraph(f"Ended before a second look at dev, so not in the curves: {'; '.join(lost)}."))
     if some:
-        out.append(pages.paragraph(f"Without a test run of two looks at dev, so not drawn: {'; '.join(some)}."))
+        out.append(pages.paragraph(f"Not drawn, for no test run looked at dev twice: {'; '.join(some)}."))
     if nowhere:
-        where = (
-            "Without any test run of two looks at dev, so not drawn"
-            if tasks == 1
-            else "Without a test run of two looks at dev on any task"
-        )
-        out.append(pages.paragraph(f"{where}: {'; '.join(nowhere)}."))
+        where = "" if tasks == 1 else " on any task"
+        out.append(pages.paragraph(f"Not drawn, for no test run{where} looked at dev twice: {'; '.join(nowhere)}."))
     return out
