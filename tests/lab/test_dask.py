@@ -134,6 +134,24 @@ def test_a_killed_worker_costs_its_cell_alone_and_that_is_run_again(cluster, cel
     assert len(ran) == 7
 
 
+def test_a_result_that_dies_with_its_worker_is_made_again(cluster, cells, store, tmp_path):
+    """The worker dies once its cell has ended and before the result is fetched."""
+    log, killed = tmp_path / "log", []
+
+    class Late(DaskExecutor):
+        def _outcome(self, future, index, since):
+            if not killed:
+                killed.append(index)
+                os.kill(starts(log)[0][1], signal.SIGKILL)
+                wait_until(lambda: future.status == "lost")
+            return super()._outcome(future, index, since)
+
+    with Late(cluster.address) as executor:
+        (record,) = quiet([{"i": 3, "sleep": 0.5, "log": str(log)}], cells.square, store, executor)
+    assert record.result["steps"] == 9
+    assert [cell for cell, _ in starts(log)] == [3, 3]
+
+
 def test_a_cell_that_kills_every_worker_is_recorded_and_the_others_are_done(cluster, cells, store, tmp_path):
     mended = tmp_path / "mended"
     hows = ["kill", "fine", "raise", "fine", "object", "fine"]

@@ -21,6 +21,7 @@ from typing import Any
 from helene.lab.runs.provenance import provenance
 from helene.lab.sweeps.executors import Outcome, Run, call, limit_torch_threads
 
+_LOOK_AGAIN_SECONDS = 0.05  # for a result that was lost
 _LOOK_EVERY_SECONDS = 1.0  # for workers that joined or left, and whether the scheduler is there
 # The command and its time are the sweep's, not the worker's.
 _OF_A_WORKER = ("commit", "dirty", "versions", "cpu", "cpus", "gpu", "threads", "platform")
@@ -108,8 +109,14 @@ class DaskExecutor:
                     future.add_done_callback(ended.put)
                 with contextlib.suppress(Empty):
                     future = ended.get(timeout=_LOOK_EVERY_SECONDS)
-                    index, _, since = flying.pop(future.key)
-                    yield self._outcome(future, index, since)
+                    index, _, since = flying[future.key]
+                    outcome = self._outcome(future, index, since)
+                    if outcome is None:
+                        time.sleep(_LOOK_AGAIN_SECONDS)  # Dask calls back at once as long as a result is lost
+                        future.add_done_callback(ended.put)
+                        continue
+                    del flying[future.key]
+                    yield outcome
         finally:
             with _quiet(), contextlib.suppress(Exception):
                 if self._client.status == "running":
@@ -119,9 +126,12 @@ class DaskExecutor:
         with self._as_cluster_errors():  # pure=False: a cluster may remember the cell from an earlier sweep
             return self._client.submit(_on_worker, run, index, config, resources=self.resources or None, pure=False)
 
-    def _outcome(self, future: Any, index: int, since: float) -> Outcome:
-        if future.status in ("cancelled", "lost") or self._client.status != "running":
+    def _outcome(self, future: Any, index: int, since: float) -> Outcome | None:
+        """None where the result died with its worker: Dask runs the cell again."""
+        if future.status == "cancelled" or self._client.status != "running":
             raise self._gone()
+        if future.status == "lost":
+            return None
         try:
             outcome: Outcome = future.result(timeout=60)
         except Exception as err:  # its workers died of it, or the result cannot travel
