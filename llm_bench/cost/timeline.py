@@ -132,7 +132,7 @@ def account(intervals: Sequence[Interval], steps: int) -> dict[str, Any]:
 
 
 def until_update(intervals: Sequence[Interval], steps: int) -> float:
-    """Seconds a step from the end of the last kernel of a forward, or of what makes c on the device, to the update."""
+    """Seconds a step from the end of the last kernel of its forwards to the start of the update."""
     total, ended = 0.0, None
     for interval in intervals:
         what = role(interval.name)
