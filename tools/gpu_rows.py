@@ -248,14 +248,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--causal-name", default="gemma", help="of the causal model in the records")
     parser.add_argument("--masked-name", default="MiniLM-L6 with an MLM head trained here")
     parser.add_argument("--head-steps", type=int, default=4000)
-    parser.add_argument("--head-seconds", type=float, default=240.0)
     parser.add_argument("--model", action="append", default=[], metavar="KIND=DIR", help="a folder that is ready")
     parser.add_argument("--random-models", action="store_true", help="models need not know English (tests)")
     return parser.parse_args(argv)
 
 
 def _recipe(arguments: argparse.Namespace) -> ModelParts:
-    names = ("keep", "data", "device", "parts", "sha256", "masked_parts", "head_steps", "head_seconds")
+    names = ("keep", "data", "device", "parts", "sha256", "masked_parts", "head_steps")
     return ModelParts(**{name: getattr(arguments, name) for name in names})
 
 

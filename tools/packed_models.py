@@ -48,7 +48,6 @@ class ModelParts:
         sha256: Of the whole file, or None.
         masked_parts: Number of parts of the encoder's tar file.
         head_steps: Of the head's training.
-        head_seconds: And its longest time.
     """
 
     keep: Path
@@ -58,7 +57,6 @@ class ModelParts:
     sha256: str | None
     masked_parts: int
     head_steps: int
-    head_seconds: float
 
     def take(self, carried: Path) -> None:
         """Move what was carried into the keeping folder."""
@@ -104,9 +102,7 @@ class ModelParts:
             return None
         texts = mlm_head.texts_of(self.data)
         print(f"training a masked-language head on {len(texts)} training sentences", flush=True)
-        mlm_head.train_head(
-            encoder, texts, folder, steps=self.head_steps, seconds=self.head_seconds, device=self.device
-        )
+        mlm_head.train_head(encoder, texts, folder, steps=self.head_steps, device=self.device)
         return folder
 
 

@@ -80,6 +80,15 @@ def test_a_head_is_trained_on_training_text_alone(toy_data, tmp_path):
         mlm_head.texts_of(empty)
 
 
+def test_a_head_is_the_same_whenever_it_is_trained(toy_data, tmp_path):
+    texts, encoded = mlm_head.texts_of(toy_data)[:600], encoder(tmp_path / "e")
+    for name in "ab":
+        torch.manual_seed(ord(name))
+        mlm_head.train_head(encoded, texts, tmp_path / name, steps=3, batch=4, say=lambda text: None)
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in "ab")
+    assert first == second
+
+
 @pytest.fixture
 def short(monkeypatch):
     import dataclasses
@@ -175,7 +184,7 @@ def test_what_is_packed_is_what_a_call_takes(tmp_path, monkeypatch):
     words = ["--gguf", str(tmp_path / "m.gguf"), "--encoder", str(folder), "--out", str(tmp_path / "c")]
     monkeypatch.setattr(packed_models, "package", lambda name: {f"site/{name}/__init__.py": b""})
     assert packed_models.main([*words, "--mebibytes", "0.125"]) == 0
-    recipe = packed_models.ModelParts(tmp_path / "k", tmp_path, "cpu", 2, None, 0, 1, 1.0)
+    recipe = packed_models.ModelParts(tmp_path / "k", tmp_path, "cpu", 2, None, 0, 1)
     recipe.keep.mkdir()
     sizes = []
     for piece in sorted((tmp_path / "c").iterdir(), key=lambda path: int(path.name)):
