@@ -255,7 +255,9 @@ def _where(parser: argparse.ArgumentParser, *, store: bool, models: bool = True)
 
 
 def _plan(parser: argparse.ArgumentParser, *, models: bool = True) -> None:
-    presets = "smoke, small, brief, parts, all, groups, groups-4, groups-64, table-3, second-model or paper"
+    presets = (
+        "smoke, small, brief, parts, all, groups, groups-4, groups-64, groups-fzoo, table-3, second-model or paper"
+    )
     parser.add_argument("--preset", default="small", help=presets)
     _where(parser, store=True, models=models)
     parser.add_argument("--minutes", type=_minutes, help="begin no run that would not end within this time")

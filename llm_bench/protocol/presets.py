@@ -249,7 +249,7 @@ PRESETS = {
         "groups",
         "One GPU: a direction for each group of the batch against one for all, at as many forwards; TF32.",
         {"causal": ("sst2", "squad", "cb"), "masked": ("trec",)},
-        ("mezo", "mezo-grouped-16", "mezo-grouped-4", "mezo-grouped", "zo-sgd-mmt", "zo-adam", "fzoo"),
+        ("mezo", "mezo-grouped-16", "mezo-grouped-4", "mezo-grouped", "zo-sgd-mmt", "zo-adam"),
         ("full",),
         (),
         (0.5, 1.0, 2.0, 4.0),
@@ -304,7 +304,13 @@ PRESETS |= {
     )
     for size in (4, 64)
 }
-
+PRESETS["groups-fzoo"] = replace(
+    PRESETS["groups"],
+    name="groups-fzoo",
+    about="One GPU: FZOO at the forwards of preset groups, nine a step.",
+    methods=("fzoo",),
+    steps={"masked": 2 * 1000 // 9, "causal": 2 * 1000 // 9},
+)
 
 PRESETS[SECOND_MODEL] = replace(
     PRESETS["all"],
