@@ -214,17 +214,17 @@ def test_what_bounds_a_step():
 
 
 PADDED = {  # of the page on the engine: tasks and the rows that a step of theirs was measured with
-    "SST-2, causal": "groups/causal-sst2",
-    "COPA, causal": "all/causal-copa",
-    "WiC, causal": "all/causal-wic",
-    "WSC, causal": "all/causal-wsc",
-    "CB, causal": "groups/causal-cb",
-    "SQuAD, causal": "brief/causal-squad",
-    "SST-2, masked": "all/masked-sst2",
-    "TREC, masked": "all/masked-trec",
-    "SNLI, masked": "all/masked-snli",
-    "MNLI, masked": "all/masked-mnli",
-    "RTE, masked": "all/masked-rte",
+    "SST-2, causal": "rows/groups/causal-sst2",
+    "COPA, causal": "rows/all/causal-copa",
+    "WiC, causal": "rows/all/causal-wic",
+    "WSC, causal": "rows/all/causal-wsc",
+    "CB, causal": "rows/groups/causal-cb",
+    "SQuAD, causal": "rows/brief/causal-squad",
+    "SST-2, masked": "heads/first/masked-sst2",
+    "TREC, masked": "heads/first/masked-trec",
+    "SNLI, masked": "heads/first/masked-snli",
+    "MNLI, masked": "heads/first/masked-mnli",
+    "RTE, masked": "heads/first/masked-rte",
 }
 
 
@@ -232,7 +232,7 @@ def padded_rows() -> list[list[str]]:
     """Of MeZO's runs: tokens that a batch holds, places that a forward computes, the share of padding among these."""
     found = []
     for name, file in PADDED.items():
-        runs = [r for r in read_jsonl(LLM / "rows" / f"{file}.jsonl") if r.config["method"] == "mezo"]
+        runs = [r for r in read_jsonl(LLM / f"{file}.jsonl") if r.config["method"] == "mezo"]
         runs = [r.result for r in runs if r.result.get("padded_tokens") and r.result["steps"]]
         held, computed = (median(r[key] / r["steps"] for r in runs) for key in ("tokens", "padded_tokens"))
         found.append([name, f"{held:,.0f}", f"{computed:,.0f}", f"{1 - held / computed:.0%}".replace("%", " %")])
@@ -277,8 +277,8 @@ def test_what_packing_brings():
     packed = mezos("rows/all/causal-squad")
     one_size, two_sizes = sorted({sum(m["steps"] for m in r["steps_made"] if m["mode"] == "eager") for r in packed})
     assert f"SQuAD's packed tokens have {padding_of(packed)} padding." in text
-    masked = [padding_of(mezos(f"second-head/masked-{task}")) for task in ("rte", "sst2", "trec")]
-    assert "Masked batches of RTE, SST-2 and TREC have {}, {} and {}.".format(*masked) in text
+    masked = [padding_of(mezos(f"rows/all/masked-{task}")) for task in ("rte", "sst2", "trec", "snli", "mnli")]
+    assert "Masked batches of RTE, SST-2, TREC, SNLI and MNLI have {}, {}, {}, {} and {}.".format(*masked) in text
     assert f"made {two_sizes} captures where answers came in two sizes" in text
     assert f"Where all answers have one size they made {one_size}." in text
 

@@ -143,21 +143,32 @@ def test_the_model_of_many_cards():
 
 
 def test_mezos_batch_size():
-    """Examples seen until the target; the batch of 4 has tuning runs alone."""
-    rows, medians = [], []
-    for batch, preset in ((16, "groups"), (64, "groups-64")):
-        tests = full_runs(f"{preset}/causal-sst2", "mezo", "test")
-        seen = [batch * r.result["target"]["steps"] for r in tests]
-        medians.append(median(seen))
-        told = ", ".join("not reached" if math.isinf(n) else f"{n:,.0f}" for n in seen)
+    """Examples seen until the target, in equal numbers of examples."""
+    rows, seen = [], {}
+    for name, method, batch, preset in (
+        ("MeZO", "mezo", 4, "groups-4"),
+        ("MeZO", "mezo", 16, "groups"),
+        ("MeZO", "mezo", 64, "groups-64"),
+        ("16 groups", "mezo-grouped-16", 16, "groups"),
+    ):
+        tests = full_runs(f"{preset}/causal-sst2", method, "test")
+        examples = [batch * r.result["target"]["steps"] for r in tests]
+        seen[name, batch] = examples
+        told = ", ".join("not reached" if math.isinf(n) else f"{n:,.0f}" for n in examples)
         lr = f"{tests[0].config['lr']:.0e}".replace("e-0", "e-")
-        rows.append([str(batch), lr, told, ", ".join(f"{r.result['test']['metric']:.3f}" for r in tests)])
+        accuracy = ", ".join(f"{r.result['test']['metric']:.3f}" for r in tests)
+        rows.append([name, str(batch), lr, told, accuracy])
         assert {r.config["steps"] * batch for r in tests} == {16_000}
     page = "docs/findings/groups.md"
-    assert table(page, "| SST-2, MeZO's batch")[1:] == rows
-    assert medians[1] > medians[0]
-    assert f"With 64 its median is {medians[1]:,.0f} examples against {medians[0]:,.0f}" in words(page)
-    fours = full_runs("groups-4/causal-sst2", "mezo", "tune")
-    assert not full_runs("groups-4/causal-sst2", "mezo", "test")
-    best = min(4 * r.result["target"]["steps"] for r in fours)
-    assert f"the best run came to 0.82 after {best:,.0f}" in words(page)
+    assert table(page, "| SST-2 | batch | lr |")[1:] == rows
+    few, usual, groups = seen["MeZO", 4], seen["MeZO", 16], seen["16 groups", 16]
+    assert all(one < other for one, other in zip(few, groups, strict=True)), "fewer examples than 16 groups"
+    shares = [f"{one / other:.2f}" for one, other in zip(few, usual, strict=True)]
+    steps = median(few) / 4, median(usual) / 16
+    told = "take {}, {} and {} of the examples that 16 take, and more steps: a median of {:,.0f} against {:,.0f}."
+    assert told.format(*shares, *steps) in words(page)
+    assert f"take {min(shares)} to {max(shares)} of the examples that 16 take, with half the lr" in words(
+        "docs/choosing.md"
+    )
+    assert rows[0][2] == "5e-7"
+    assert rows[1][2] == "1e-6"

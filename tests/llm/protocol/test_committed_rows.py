@@ -21,7 +21,7 @@ from llm_bench.runs.config import UNTRAINED, from_dict
 
 ROWS = sorted((committed.RECORDS / "rows").glob("*/*.jsonl"))
 WITHDRAWN = sorted((committed.RECORDS / "withdrawn").glob("*.jsonl"))
-OTHER_HEADS = [committed.RECORDS / "masked-another-head.jsonl", *sorted((committed.RECORDS / "second-head").glob("*"))]
+OTHER_HEADS = sorted((committed.RECORDS / "heads").rglob("*.jsonl"))
 FROZEN = "helene-scalar-h"
 
 

@@ -1,0 +1,121 @@
+"""What docs/findings/language_models.md tells of the masked tasks, and of other trainings of the head."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import pytest
+
+from helene.lab.runs.records import read_jsonl
+from helene.lab.runs.store import Record
+from llm_bench.report.cell_numbers import Numbers, numbers
+from llm_bench.report.compare import TASKS, lead
+from tests.findings.committed import LLM, METHODS, share_above_floor, table, words
+
+PAGE = "docs/findings/language_models.md"
+SHOWN = ("trec", "sst2", "sst5", "snli", "mnli", "rte")
+LIKE_MEZO = ("zo-sgd-mmt", "zo-adam", "helene-backprop")
+ROWS = {"ft-adam": METHODS["ft-adam"], "linear-probe": "linear probing"}
+ROWS |= {method: METHODS[method] for method in ("mezo", *LIKE_MEZO)}
+ROWS |= {"bias-only": "one bias a class", "helene-corrected": METHODS["helene-corrected"], "zero-shot": "untrained"}
+ROWS |= {"helene": METHODS["helene"]}
+HEADS = {"first": "heads/first", "second": "heads/second", "third": "rows/all"}
+
+
+def runs_of(task: str, method: str, head: str = "third") -> list[Record]:
+    path = LLM / HEADS[head] / f"masked-{task}.jsonl"
+    runs = read_jsonl(path) if path.is_file() else []
+    return [r for r in runs if (r.config["method"], r.config["role"]) == (method, "test")]
+
+
+def of(task: str, method: str, head: str = "third") -> Numbers:
+    found = numbers(runs_of(task, method, head))
+    assert found is not None
+    return found
+
+
+def is_whole(task: str, method: str) -> bool:
+    return len(runs_of(task, method)) == 5
+
+
+def shown(task: str, method: str, head: str = "third") -> str:
+    """Mean and range; empty where nothing was tested."""
+    found = [r.result["test"]["metric"] for r in runs_of(task, method, head)]
+    if not found:
+        return ""
+    if method == "zero-shot":
+        return f"{found[0]:.3f}"
+    seeds = "" if len(found) == 5 else f", {len(found)} seed{'s' * (len(found) > 1)}"
+    if len(found) == 1:
+        return f"{found[0]:.3f}{seeds}"
+    return f"{fmean(found):.3f} ({min(found):.3f}–{max(found):.3f}){seeds}"
+
+
+def test_the_table():
+    expected = [[label, *(shown(task, method) for task in SHOWN)] for method, label in ROWS.items()]
+    head, *rows = table(PAGE, "| test accuracy, mean (range) of five seeds")
+    assert head[1:] == [TASKS[task] for task in SHOWN]
+    assert rows == expected
+
+
+def test_mezo_and_helene_are_whole_and_of_one_model():
+    for method in ("mezo", "helene", "zo-sgd-mmt", "helene-backprop"):
+        assert all(is_whole(task, method) for task in SHOWN)
+    (fingerprint,) = {r.config["fingerprint"].split("-")[-1] for t in SHOWN for r in runs_of(t, "mezo")}
+    assert f"the model's fingerprint is {fingerprint}" in words(PAGE)
+
+
+def test_what_is_beyond_noise():
+    """Of methods with five seeds: who is above the untrained model, and who differs from MeZO."""
+    above, other = set(), set()
+    for task in SHOWN:
+        mezo, untrained = of(task, "mezo"), of(task, "zero-shot")
+        for method in METHODS:
+            if len(runs_of(task, method)) < 2:
+                continue
+            of_method = of(task, method)
+            above |= {(task, method)} if lead(of_method, untrained, fixed=(False, True)).low > 0 else set()
+            other |= {(task, method)} if lead(of_method, mezo).sure else set()
+    assert above == {("trec", method) for method in ("mezo", "zo-sgd-mmt", "helene-backprop", "ft-adam")}
+    assert other == {("trec", "helene"), ("trec", "helene-corrected")}
+    assert not lead(of("trec", "mezo"), of("trec", "linear-probe")).sure, "as far as linear probing"
+
+
+def test_what_h_by_backpropagation_costs_on_trec():
+    runs = {method: runs_of("trec", method) for method in ("mezo", "helene-backprop")}
+    (first, last), (low, high) = (
+        (min(spent), max(spent)) for spent in ([r.result["target"]["forwards"] for r in some] for some in runs.values())
+    )
+    memory = of("trec", "helene-backprop").bytes / of("trec", "mezo").bytes
+    told = f"takes MeZO {first:,} to {last:,} forwards, HELENE with h by backpropagation {low:,} to {high:,}"
+    assert f"{told}, and {memory:.1f} times the memory" in words(PAGE)
+    assert all(share_above_floor(run) < 1e-5 for run in runs["helene-backprop"])
+
+
+def test_other_heads():
+    methods = ("mezo", "helene", "zero-shot")
+    expected = [
+        [TASKS[task], head, *(shown(task, method, head) for method in methods)]
+        for task in SHOWN
+        for head in HEADS
+        if all(runs_of(task, method, head) for method in methods)
+    ]
+    assert table(PAGE, "| task | head | MeZO")[1:] == expected
+    sure = {(t, h) for t, h, *_ in expected for task in SHOWN if TASKS[task] == t for _ in [0] if _sure(task, h)}
+    assert sure == {("TREC", "first"), ("TREC", "second"), ("TREC", "third"), ("SST-2", "second")}
+
+
+def _sure(task: str, head: str) -> bool:
+    return lead(of(task, "mezo", head), of(task, "helene", head)).sure
+
+
+@pytest.mark.parametrize("task", ["sst2", "trec"])
+def test_who_does_as_mezo_with_the_second_head(task: str):
+    mezo = of(task, "mezo", "second")
+    for method in LIKE_MEZO:
+        assert not lead(of(task, method, "second"), mezo).sure
+
+
+def test_heads_are_of_other_weights():
+    prints = [{r.config["fingerprint"] for r in runs_of("sst2", "mezo", head)} for head in HEADS]
+    assert len(set.union(*prints)) == len(prints)
