@@ -337,7 +337,7 @@ def sensitivity(arguments: argparse.Namespace) -> int:
     if arguments.write is not None:
         for path in arguments.records:
             check_apart(arguments.write, path)
-    table = table_of(arguments.records)
+    table = table_of(arguments.records, say=lambda text: print(text, file=sys.stderr))
     if arguments.write is None:
         print(table)
         return 0
