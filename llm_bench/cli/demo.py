@@ -74,7 +74,7 @@ def demo_page(out: Path, bench: Bench, records: Any) -> Path:
     text, summary = writing.render(
         out / "demo", "summary", title=title, table=table, sections=sections, command=command, back="../index.html"
     )
-    page = pages.write_text(out / "demo" / "index.html", text)
+    page = pages.write_report_text(out / "demo" / "index.html", text)
     pages.write_summary(out, "demo", **summary)
     pages.write_index(out)
     return page

@@ -58,7 +58,7 @@ def write(out: Path) -> None:
         command=COMMAND,
         downloads=[("JSON", "summary.json")],
     )
-    pages.write_text(folder / "index.html", page)
+    pages.write_report_text(folder / "index.html", page)
     more = {"front": _front(front, found)} if found else {}
     pages.write_summary(Path(out), "llm", title=TITLE, answer=said, command=COMMAND, cells=rows, **more)
     pages.write_index(Path(out))

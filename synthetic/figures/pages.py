@@ -22,7 +22,7 @@ from helene.lab.report.pages import (
     render_page,
     table,
     write_index,
-    write_text,
+    write_report_text,
 )
 from helene.lab.runs import canonical
 from helene.lab.runs.records import Record
@@ -130,7 +130,7 @@ def write_figure(
         downloads=[("JSON", f"{remade.name}.json"), *((f"SVG: {name}", f"{remade.name}-{name}.svg") for name in names)],
         measured=measured_on(records),
     )
-    write_text(folder / f"{remade.name}.html", page)
+    write_report_text(folder / f"{remade.name}.html", page)
     summary = {
         "title": remade.title,
         "answer": remade.answer,
@@ -141,7 +141,7 @@ def write_figure(
         **remade.data,
         "provenance": dict(provenance),
     }
-    write_text(folder / f"{remade.name}.json", canonical.dumps(summary, indent=1) + "\n")
+    write_report_text(folder / f"{remade.name}.json", canonical.dumps(summary, indent=1) + "\n")
     refresh(Path(out) / "scaling")
     write_index(out)
     return remade.answer, not failed and not remade.broken

@@ -230,7 +230,7 @@ def test_index_lists_what_is_made_and_what_is_not(tmp_path):
         assert command in page.text
     assert page.links == []
 
-    pages.write_text(out / "scaling" / "index.html", sample())
+    pages.write_report_text(out / "scaling" / "index.html", sample())
     summary = pages.write_summary(
         out, "scaling", title="Steps & dimension", answer="d < max d", command="helene scaling", slope=float("inf")
     )
@@ -256,7 +256,7 @@ def test_the_index_begins_with_what_the_parts_give_it(tmp_path):
     drawn = {"says": "Another.", "picture": {"file": "a.svg", "caption": "the picture"}}
     pages.write_summary(tmp_path, "scaling", title="t", answer="a", command="c", front=drawn)
     assert "<figure>" not in pages.write_index(tmp_path).read_text(encoding="utf-8")
-    pages.write_text(tmp_path / "scaling" / "a.svg", FIGURE.svg)
+    pages.write_report_text(tmp_path / "scaling" / "a.svg", FIGURE.svg)
     text = pages.write_index(tmp_path).read_text(encoding="utf-8")
     page = check(text)
     assert "<strong>85.8</strong>" in text
@@ -284,7 +284,7 @@ def test_the_foot_tells_downloads_citation_and_where_it_was_measured():
 
 @pytest.mark.parametrize("text", ["{", '{"title": "x"}', "[]", '"x"'])
 def test_a_broken_summary_does_not_hide_the_others(tmp_path, text):
-    pages.write_text(tmp_path / "theory" / "summary.json", text)
+    pages.write_report_text(tmp_path / "theory" / "summary.json", text)
     pages.write_summary(tmp_path, "scaling", title="t", answer="an answer", command="c")
     said = check(pages.write_index(tmp_path).read_text(encoding="utf-8")).text
     assert "summary.json cannot be read" in said

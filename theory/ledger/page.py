@@ -42,7 +42,7 @@ def write(records: Sequence[Record], figures: Figures, reports: Path, proofs: bo
     folder = reports / "theory"
     files = [(name, f"ledger.{name.lower()}") for name in ("CSV", "Parquet", "JSON")]
     downloads = [(name, file) for name, file in files if (folder / file).is_file()]
-    page = pages.write_text(folder / "index.html", render(records, figures, proofs, downloads))
+    page = pages.write_report_text(folder / "index.html", render(records, figures, proofs, downloads))
     return [page, pages.write_index(reports)]
 
 

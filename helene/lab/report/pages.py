@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from helene.lab.report import page_footer
-from helene.lab.report.report_files import Part, read_parts, write_summary, write_text
+from helene.lab.report.report_files import Part, read_parts, write_report_text, write_summary
 
 if TYPE_CHECKING:
     from helene.lab.report.drawing import Drawing
@@ -31,8 +31,8 @@ __all__ = [
     "subtitle",
     "table",
     "write_index",
+    "write_report_text",
     "write_summary",
-    "write_text",
 ]
 
 _TEMPLATES = Environment(
@@ -315,7 +315,7 @@ def write_index(out: Path) -> Path:
         citation=page_footer.CITATION,
         find_record=page_footer.FIND_RECORD,
     )
-    return write_text(Path(out) / "index.html", _share_outlines(page))
+    return write_report_text(Path(out) / "index.html", _share_outlines(page))
 
 
 _TITLE = "HELENE: what holds, what it costs"

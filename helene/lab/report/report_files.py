@@ -82,7 +82,7 @@ def write_file(path: Path, write: Callable[[Path], object]) -> Path:
     return Path(path)
 
 
-def write_text(path: Path, text: str) -> Path:
+def write_report_text(path: Path, text: str) -> Path:
     """`write_file` of text in UTF-8."""
     return write_file(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
@@ -102,7 +102,7 @@ def write_summary(out: Path, part: str, *, title: str, answer: str, command: str
         ValueError: If it cannot be written or has no JSON form.
     """
     summary = {"title": title, "answer": answer, "command": command, **more}
-    return write_text(Path(out) / part / "summary.json", canonical.dumps(summary, indent=1) + "\n")
+    return write_report_text(Path(out) / part / "summary.json", canonical.dumps(summary, indent=1) + "\n")
 
 
 def read_parts(out: Path) -> list[Part]:
