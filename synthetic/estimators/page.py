@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from helene.lab.report.figures import Drawing
+from helene.lab.report.index_page import write_index
 from helene.lab.report.page_footer import measured_on
 from helene.lab.report.pages import (
     Section,
@@ -19,7 +20,6 @@ from helene.lab.report.pages import (
     render_page,
     table,
     two_places,
-    write_index,
     write_report_text,
 )
 from helene.lab.runs import canonical

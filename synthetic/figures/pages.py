@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from helene.lab.report.figures import Drawing
+from helene.lab.report.index_page import write_index
 from helene.lab.report.page_footer import measured_on
 from helene.lab.report.pages import (
     Section,
@@ -21,7 +22,6 @@ from helene.lab.report.pages import (
     paragraph,
     render_page,
     table,
-    write_index,
     write_report_text,
 )
 from helene.lab.runs import canonical

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.lab.report.pages import write_index, write_report_text, write_summary
+from helene.lab.report.index_page import write_index
+from helene.lab.report.pages import write_report_text, write_summary
 from helene.lab.runs.records import Record
 from synthetic.analysis.results import collect
 from synthetic.analysis.verdicts import Analysed, analyse

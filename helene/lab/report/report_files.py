@@ -40,7 +40,7 @@ class Part:
         made: Whether its summary is there.
         link: Its page, relative to the index; empty when there is none.
         leaves: Its further pages, their links relative to the index.
-        front: What it gives to the top of the index page, see `helene.lab.report.pages.write_index`.
+        front: What it gives to the top of the index page, see `helene.lab.report.index_page.write_index`.
         toy: Whether it shows the way only, so that it stands last.
     """
 

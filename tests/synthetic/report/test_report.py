@@ -15,7 +15,8 @@ from markupsafe import escape
 from pyarrow import parquet
 
 import synthetic
-from helene.lab.report.pages import write_index, write_report_text
+from helene.lab.report.index_page import write_index
+from helene.lab.report.pages import write_report_text
 from helene.lab.runs import canonical
 from helene.lab.runs.records import Record, read_jsonl
 from helene.noise import NOISE_VERSION
