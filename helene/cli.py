@@ -157,7 +157,7 @@ def _add_own(commands: Any) -> None:
 
 
 def _index(arguments: argparse.Namespace) -> int:
-    from helene.lab.report.pages import write_index
+    from helene.lab.report.index_page import write_index
 
     print(write_index(arguments.out))
     return OK

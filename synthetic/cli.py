@@ -73,7 +73,7 @@ def add_commands(subparsers: Any) -> None:
 
 def scaling(arguments: argparse.Namespace) -> int:
     """Run what is missing, then write the report; the exit code is in the help."""
-    from helene.lab.report.report_files import write_text
+    from helene.lab.report.report_files import write_report_text
     from helene.lab.runs.provenance import provenance, public_command
     from helene.lab.runs.store import Store
     from helene.lab.sweeps.dask_executor import DaskExecutor
@@ -88,7 +88,7 @@ def scaling(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--jobs must be at least 1, got {arguments.jobs}; the number of cores is a good choice")
     command = public_command(["helene", "scaling", "--preset", arguments.preset, "--out", str(arguments.out)])
     folder = arguments.out / "scaling"
-    write_text(folder / ".writable", "")  # an unwritable folder must be known before the work, not after it
+    write_report_text(folder / ".writable", "")  # an unwritable folder must be known before the work, not after it
     (folder / ".writable").unlink()
     facts = provenance(shlex.split(command))
     with contextlib.ExitStack() as stack:

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from helene import functional
 from helene.evaluation.grouped.factors import Factors
+from helene.evaluation.grouped.places import UnequalGroups
 from helene.evaluation.grouped.probe import GroupProbe
 from helene.evaluation.losses import Closure, finite
 from helene.inputs import numeric
 from helene.rules import TorchSGDRule
-from helene.steps.base import LearningRate, Options
+from helene.steps.base import Delegated, LearningRate, Options
 from helene.steps.gradient_noise import GradientNoise, GroupSlopes, choose_groups
 from helene.steps.measurement import Chunk, Measured, Measurement
 from helene.steps.plan import Seeded, StepPlan
@@ -134,8 +135,9 @@ class GroupedMeZO(ZerothOrder):
         params: Parameters, named parameters or groups of either; a group is a layer.
         lr: Learning rate, a number or a function of the step (the first is 1).
         groups: G, a divisor of the batch's number of examples. "auto" starts with the most that leave two examples
-            each and follows ``noise`` every 50 steps: as few as lose at most 5 %. With 1 the closure may return one
-            number as for MeZO, and examples need not be apart.
+            each and follows ``noise`` every 50 steps: as few as lose at most 5 %. A batch that they cannot share has
+            as many as can, found by evaluating it anew. With 1 the closure may return one number as for MeZO, and
+            examples need not be apart.
         momentum: In [0, 1); with 0 nothing is kept.
         options: ``eps``; ``rank`` of z; ``distribution`` of the factors' elements, "gaussian" or "rademacher" (±1);
             ``model``, see `ZerothOrder`, here for checks alone; and those of `helene.steps.base.Base`.
@@ -167,14 +169,36 @@ class GroupedMeZO(ZerothOrder):
         hyper = {"lr": lr, "groups": 2 if self.chooses else groups, "momentum": momentum}
         super().__init__(params, hyper, options)
 
+    def step(  # type: ignore[override]
+        self, closure: Closure | Delegated | None = None, curvature_closure: Closure | None = None
+    ) -> Tensor:
+        """See `Base`; a batch that chosen groups cannot share has its own, for this step."""
+        usual = None
+        try:
+            for _ in range(2):  # its rows may be counted first, then its examples
+                try:
+                    return super().step(closure, curvature_closure)
+                except UnequalGroups as err:
+                    if not self.chooses:
+                        raise
+                    usual = usual or self.param_groups[0]["groups"]
+                    self.noise.batch_size = err.places
+                    self._set_groups(choose_groups(err.places, self.noise.estimate()))
+            return super().step(closure, curvature_closure)
+        finally:
+            if usual is not None:
+                self._set_groups(usual)
+
     def plan(self, scheduled: bool = True) -> StepPlan:
         """See `Base`; where groups are chosen, by the noise of the steps before."""
         batch = self.noise.batch_size
         if scheduled and self.chooses and batch and (self.steps_made % CHOOSE_EVERY == 0 or self.steps_made == 1):
-            chosen = choose_groups(batch, self.noise.estimate())
-            for group in self.param_groups:
-                group["groups"] = chosen
+            self._set_groups(choose_groups(batch, self.noise.estimate()))
         return super().plan(scheduled)
+
+    def _set_groups(self, number: int) -> None:
+        for group in self.param_groups:
+            group["groups"] = number
 
     def finish(self, plan: StepPlan, measured: Measured) -> None:
         """See `Base`; the noise is taken in."""

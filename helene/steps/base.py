@@ -83,8 +83,8 @@ class Base(Layered):
 
         Raises:
             ValueError: If there is no closure, or it returns no scalar, calls backward or draws random numbers (looked
-                at in the first step and some later ones), a hyper-parameter has left its range, or the source needs a
-                ``curvature_closure`` and there is none.
+                at in the first step and some later ones), a hyper-parameter has left its range, parameters have come to
+                ask for state in another dtype, or the source needs a ``curvature_closure`` and there is none.
             RuntimeError: If the optimizer is in a step already.
             FloatingPointError: If a loss or a slope is not finite; parameters and state are then unchanged.
         """
@@ -124,12 +124,13 @@ class Base(Layered):
             ValueError: If a hyper-parameter is out of its range, belongs to the whole step and differs between groups,
                 is none that the method reads, or needs other state than there is.
         """
-        trained = [id(p) for group in self.param_groups for p in group["params"] if p.requires_grad]
-        if trained != [id(target.tensor) for target in self.targets]:
+        trained = [(id(p), p.dtype) for group in self.param_groups for p in group["params"] if p.requires_grad]
+        if trained != self._trained:
             try:
                 self._prepare()
+                checks.state_dtypes(self.targets, self.state, *self._described()[:2])
             except BaseException:
-                self.targets = []  # nothing half prepared is taken for ready
+                self._trained = []  # nothing half prepared is taken for ready
                 raise
         step = self.steps_made + 1
         self._follow_schedule(step if scheduled else None)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from helene.evaluation.directions import Target
-from helene.rules import CurvatureRule, HeleneRule, Rule
+from helene.rules import CurvatureRule, HeleneRule, Rule, storage
 from helene.rules.storage import Storage
 from helene.steps.measurement import Measurement, Pairs
 from helene.steps.plan import Probing, names
@@ -131,6 +131,23 @@ def layout(old: Sequence[Any], new: Sequence[Any], layer_name: Callable[[int], s
                 f"the state of {layer_name(index)} is ({', '.join(had)}), its hyper-parameters have come to ask for "
                 f"({', '.join(wants)}); what they are follows from curvature and momentum: {way_out}"
             )
+
+
+def state_dtypes(
+    targets: Sequence[Target],
+    state: Mapping[Tensor, Mapping[str, Any]],
+    rules: Sequence[Rule],
+    kept: Sequence[Storage],
+) -> None:
+    """Raise ValueError where a parameter's dtype has come to ask for state in another one than there is."""
+    for p, _, parameter, layer in targets:
+        for name, (_, dtype) in storage.layout(p, rules[layer], kept[layer].state_dtype).items():
+            held = state.get(p, {}).get(name)
+            if held is not None and held.dtype != dtype:
+                raise ValueError(
+                    f"parameter {parameter} has come to be {p.dtype}, whose {name} is {dtype}, but there is one in "
+                    f"{held.dtype}; give the model its dtype before the first step, or make a new optimizer"
+                )
 
 
 def source(rule: Rule, measurement: Measurement) -> None:

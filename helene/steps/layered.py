@@ -128,6 +128,7 @@ class Layered(torch.optim.Optimizer):
         self._dimensions = [0] * len(self.param_groups)
         for target in self.targets:
             self._dimensions[target.layer] += self.numel(target)
+        self._trained = [(id(target.tensor), target.tensor.dtype) for target in self.targets]
         self._claim = None
         self._arranged: Any = None
         layer_floors.check(self, rules)

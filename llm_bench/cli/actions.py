@@ -200,6 +200,7 @@ def tune(arguments: argparse.Namespace) -> int:
         if name in names:
             raise ValueError(f"tune sets {name} itself, from --forwards; leave --set {name}=... out")
     base = load(None, [*(f"{name}={value}" for name, value in settings.items()), *arguments.set])
+    print(_rows(base, env))
     with Store(arguments.store) as store:
         tuned = search(base, None if "lr" in names else natural, arguments.forwards, env, store)
     for lr, loss, status in tuned.tried:
@@ -207,6 +208,19 @@ def tune(arguments: argparse.Namespace) -> int:
     edge = f", at the edge of what was tried: try further, around --set lr={tuned.lr:g}" if tuned.edge else ""
     print(f"best: lr={tuned.lr:g}{edge} ({tuned.forwards} forwards)")
     return 0
+
+
+def _rows(config: Any, env: Any) -> str:
+    """How many rows a run trains on and chooses by, and where the latter are from."""
+    from pathlib import Path
+
+    from llm_bench.data.folder import split_path
+    from llm_bench.runs.environment import split_of
+
+    split, said = split_of(config, env), ""
+    if config.k is None and split_path(Path(env.data), config.task, "validation") is None:
+        said = ", cut from the training rows as there is no validation split; --set num_dev=N cuts fewer"
+    return f"rows: {len(split.train)} to train on, {len(split.dev)} of dev{said}"
 
 
 def estimate(arguments: argparse.Namespace) -> int:
@@ -337,7 +351,7 @@ def sensitivity(arguments: argparse.Namespace) -> int:
     if arguments.write is not None:
         for path in arguments.records:
             check_apart(arguments.write, path)
-    table = table_of(arguments.records)
+    table = table_of(arguments.records, say=lambda text: print(text, file=sys.stderr))
     if arguments.write is None:
         print(table)
         return 0

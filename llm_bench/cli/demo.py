@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from helene.inputs.files import write_folder, write_text
-from helene.lab.report import pages
+from helene.lab.report import index_page, pages
 from helene.lab.runs.store import Store
 from helene.lab.sweeps.executors import ProcessExecutor
 from llm_bench.models.fingerprint import cache_folder
@@ -74,9 +74,9 @@ def demo_page(out: Path, bench: Bench, records: Any) -> Path:
     text, summary = writing.render(
         out / "demo", "summary", title=title, table=table, sections=sections, command=command, back="../index.html"
     )
-    page = pages.write_text(out / "demo" / "index.html", text)
+    page = pages.write_report_text(out / "demo" / "index.html", text)
     pages.write_summary(out, "demo", **summary)
-    pages.write_index(out)
+    index_page.write_index(out)
     return page
 
 

@@ -54,7 +54,8 @@ class Speeds:
     """What measured runs tell of others.
 
     Args:
-        records: Of runs; those that made no steps, shared their card or captured steps throughout are passed over.
+        records: Of runs; those that made no steps, shared their card or captured steps throughout are passed over, and
+            those whose config this version could not run.
         models: Sizes by the names that configs have.
     """
 
@@ -66,7 +67,10 @@ class Speeds:
             alone = had_the_card_alone(record) and captured_once(record.result)
             if seconds is None or record.config.get("model") not in models or not alone:
                 continue
-            config = from_dict(record.config)
+            try:
+                config = from_dict(record.config)
+            except ValueError:  # such as of a method that is gone, which no plan has
+                continue
             work = typical(config)
             padded = record.result.get("padded_tokens")
             x = self.products(config, padded / record.result["steps"] if padded else work.padded, work.sites)

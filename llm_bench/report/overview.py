@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from helene.lab.report import pages
+from helene.lab.report import index_page, pages
 from helene.lab.report.report_files import read_leaves
 from helene.lab.runs import canonical
 from llm_bench.protocol.plan import Cell
@@ -58,10 +58,10 @@ def write(out: Path) -> None:
         command=COMMAND,
         downloads=[("JSON", "summary.json")],
     )
-    pages.write_text(folder / "index.html", page)
+    pages.write_report_text(folder / "index.html", page)
     more = {"front": _front(front, found)} if found else {}
     pages.write_summary(Path(out), "llm", title=TITLE, answer=said, command=COMMAND, cells=rows, **more)
-    pages.write_index(Path(out))
+    index_page.write_index(Path(out))
 
 
 def seed_notes(folder: Path) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from llm_bench.runs import methods, natural_step
 
 WORKS = 0.9  # a step size works where dev loss falls by at least this share of what it falls by at the best one
 _SLOPES_SERVE = ("model", "fingerprint", "kind", "task", "tuning", "rows", "dtype", "products")  # runs of the same
+_CONFIG = ("method", "tuning", "kind", "task", "model", "steps", "lr", "batch_size")  # what each run must have
 _APART = ("fingerprint", "products", "dtype", "batch_size")  # what tells rows of one name apart, told first
 BEGIN, END = "<!-- sensitivity: begin -->", "<!-- sensitivity: end -->"
 
@@ -108,6 +111,19 @@ def natural_size(records: Sequence[Record]) -> float | None:
     return natural_step.natural_step_size(method, base, divisor)
 
 
+def lacks(run: Record) -> str:
+    """Why a tuning run is left out; empty where it is not."""
+    method = run.config.get("method")
+    if method is not None and method not in methods.METHODS:
+        return f"this version has no method {method!r}"
+    result = ("status", "curve") if math.isfinite(_dev_loss(run)) else ("status",)
+    for part, names, values in (("config", _CONFIG, run.config), ("result", result, run.result)):
+        for name in names:
+            if name not in values:
+                return f"their {part} has no {name}"
+    return ""
+
+
 def grouped(records: Iterable[Record]) -> list[Sensitivity]:
     """One for each grid, of runs that differ in their step size alone; measured slopes are given to all they serve."""
     runs: dict[tuple[Any, ...], list[Record]] = {}
@@ -117,7 +133,7 @@ def grouped(records: Iterable[Record]) -> list[Sensitivity]:
         where = tuple(record.config.get(n) for n in _SLOPES_SERVE)
         if role == "measure":
             slopes.setdefault((record.experiment, *where), []).append(record)
-        elif role == "tune" and record.config["method"] in methods.METHODS:
+        elif role == "tune" and not lacks(record):
             key = (record.experiment, *where, config_key({**record.config, "lr": None}))
             runs.setdefault(key, []).append(record)
     found = []
@@ -179,14 +195,18 @@ def put_between_marks(text: str, table: str) -> str:
     return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
-def table_of(files: Iterable[Path]) -> str:
-    """The table of exported records, each taken once.
+def table_of(files: Iterable[Path], say: Callable[[str], object] = warnings.warn) -> str:
+    """The table of exported records, each taken once; ``say`` is told of the tuning runs that are left out.
 
     Raises:
         ValueError: If none of them is a tuning run with a dev loss.
     """
     places = list(files)
-    found = grouped(read_once(places))
+    records = read_once(places)
+    for why, count in Counter(lacks(r) for r in records if r.config.get("role") == "tune").items():
+        if why:
+            say(f"tuning runs left out: {count}, {why}")
+    found = grouped(records)
     if not found:
         raise ValueError(
             f"no tuning run with a dev loss is in {', '.join(map(str, places))}; give files of `helene records export` "

@@ -75,8 +75,8 @@ def write(
 def write_leaf(out: Path, name: str, text: str, **summary: Any) -> Path:
     """Write a page and its JSON, by which the main pages find it, and these; returns the page."""
     folder = Path(out) / "llm"
-    pages.write_text(folder / f"{name}.json", canonical.dumps(summary, indent=1) + "\n")
-    page = pages.write_text(folder / f"{name}.html", text)
+    pages.write_report_text(folder / f"{name}.json", canonical.dumps(summary, indent=1) + "\n")
+    page = pages.write_report_text(folder / f"{name}.html", text)
     overview.write(Path(out))
     return page
 

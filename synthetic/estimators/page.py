@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from helene.lab.report.figures import Drawing
+from helene.lab.report.index_page import write_index
 from helene.lab.report.page_footer import measured_on
 from helene.lab.report.pages import (
     Section,
@@ -19,8 +20,7 @@ from helene.lab.report.pages import (
     render_page,
     table,
     two_places,
-    write_index,
-    write_text,
+    write_report_text,
 )
 from helene.lab.runs import canonical
 from helene.lab.runs.records import Record
@@ -55,8 +55,8 @@ def write_page(out: Path, records: Iterable[Record], command: str, provenance: M
         downloads=[("JSON", "agnb.json")],
         measured=measured_on(every),
     )
-    write_text(folder / "agnb.html", page)
-    write_text(folder / "agnb.json", canonical.dumps(summary(findings, command, provenance), indent=1) + "\n")
+    write_report_text(folder / "agnb.html", page)
+    write_report_text(folder / "agnb.json", canonical.dumps(summary(findings, command, provenance), indent=1) + "\n")
     refresh(folder)
     write_index(out)
     return findings.answer, findings.verdict != "broken_instrument" and not failed

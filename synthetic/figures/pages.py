@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from helene.lab.report.figures import Drawing
+from helene.lab.report.index_page import write_index
 from helene.lab.report.page_footer import measured_on
 from helene.lab.report.pages import (
     Section,
@@ -21,8 +22,7 @@ from helene.lab.report.pages import (
     paragraph,
     render_page,
     table,
-    write_index,
-    write_text,
+    write_report_text,
 )
 from helene.lab.runs import canonical
 from helene.lab.runs.records import Record
@@ -130,7 +130,7 @@ def write_figure(
         downloads=[("JSON", f"{remade.name}.json"), *((f"SVG: {name}", f"{remade.name}-{name}.svg") for name in names)],
         measured=measured_on(records),
     )
-    write_text(folder / f"{remade.name}.html", page)
+    write_report_text(folder / f"{remade.name}.html", page)
     summary = {
         "title": remade.title,
         "answer": remade.answer,
@@ -141,7 +141,7 @@ def write_figure(
         **remade.data,
         "provenance": dict(provenance),
     }
-    write_text(folder / f"{remade.name}.json", canonical.dumps(summary, indent=1) + "\n")
+    write_report_text(folder / f"{remade.name}.json", canonical.dumps(summary, indent=1) + "\n")
     refresh(Path(out) / "scaling")
     write_index(out)
     return remade.answer, not failed and not remade.broken

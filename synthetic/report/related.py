@@ -6,7 +6,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from helene.lab.report.pages import Section, paragraph, write_text
+from helene.lab.report.pages import Section, paragraph, write_report_text
 from helene.lab.report.report_files import read_leaves
 
 _BEGIN, _END = "<!-- related:begin -->", "<!-- related:end -->"
@@ -30,7 +30,7 @@ def refresh(folder: Path) -> None:
     head, begin, rest = text.partition(_BEGIN)
     _, end, tail = rest.partition(_END)
     if begin and end:
-        write_text(page, f"{head}{_BEGIN}{_listed(folder)}{_END}{tail}")
+        write_report_text(page, f"{head}{_BEGIN}{_listed(folder)}{_END}{tail}")
 
 
 def _listed(folder: Path) -> Markup:

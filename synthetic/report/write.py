@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.lab.report.pages import write_index, write_summary, write_text
+from helene.lab.report.index_page import write_index
+from helene.lab.report.pages import write_report_text, write_summary
 from helene.lab.runs.records import Record
 from synthetic.analysis.results import collect
 from synthetic.analysis.verdicts import Analysed, analyse
@@ -47,8 +48,8 @@ def write_report(
     for (family, start), drawings in pictures.items():
         for name, drawing, _ in drawings:
             drawing.save(folder / "figures", f"{family}-{start}-{name}")
-    write_text(folder / "exponents.csv", exponents_csv(analysed))
-    write_text(folder / "series.jsonl", lines_of(analysed, provenance))
+    write_report_text(folder / "exponents.csv", exponents_csv(analysed))
+    write_report_text(folder / "series.jsonl", lines_of(analysed, provenance))
     write_runs(folder / "runs.parquet", analysed)
     _write_summary(out, design, records, analysed, sentence, front_of(sentence, pictures), command, provenance)
     concluded = conclusions(analysed)
@@ -63,8 +64,8 @@ def write_report(
         command=command,
         provenance=provenance,
     )
-    write_text(folder / "index.html", main)
-    write_text(folder / "evidence.html", evidence)
+    write_report_text(folder / "index.html", main)
+    write_report_text(folder / "evidence.html", evidence)
     write_index(out)
     sound = all(a.verdict != "broken_instrument" for a in analysed) and not failed
     return sentence, sound

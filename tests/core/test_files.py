@@ -86,12 +86,12 @@ def test_records_and_reports_on_a_disk_that_fills_up(tmp_path: Path) -> None:
     code = f"""
 import resource
 from helene.lab.runs.records import Record, StoreError, write_jsonl
-from helene.lab.report.report_files import write_text
+from helene.lab.report.report_files import write_report_text
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 records = [Record.of("e", {{"i": i}}, {{"steps": [i] * 50}}) for i in range(20)]
 for write in (
     lambda: write_jsonl({str(tmp_path / "records.jsonl")!r}, records, "records of e"),
-    lambda: write_text({str(tmp_path / "index.html")!r}, "x" * 2000),
+    lambda: write_report_text({str(tmp_path / "index.html")!r}, "x" * 2000),
 ):
     try:
         write()

@@ -154,7 +154,8 @@ def test_a_missing_extra_is_named(module, preferred, said):
 
 def test_a_command_names_the_extra_that_it_lacks(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    monkeypatch.delitem(sys.modules, "helene.lab.report.pages", raising=False)
+    for name in ("index_page", "pages"):
+        monkeypatch.delitem(sys.modules, f"helene.lab.report.{name}", raising=False)
     assert run("index", "--out", str(tmp_path)) == 1
     assert capsys.readouterr().err == "helene: jinja2 is not installed; pip install 'helene[suite]'\n"
 

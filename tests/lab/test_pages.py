@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from markupsafe import Markup
 
-from helene.lab.report import pages
+from helene.lab.report import index_page, pages
 from helene.lab.report.drawing import Drawing
 from helene.lab.report.report_files import read_parts
 
@@ -217,7 +217,7 @@ def test_intervals_for_people(low, high, said):
 
 def test_index_lists_what_is_made_and_what_is_not(tmp_path):
     out = tmp_path / "reports"
-    page = check(pages.write_index(out).read_text(encoding="utf-8"))
+    page = check(index_page.write_index(out).read_text(encoding="utf-8"))
     assert [(part.name, part.made) for part in read_parts(out)] == [
         *((name, False) for name in ("llm", "scaling", "theory", "demo"))
     ]
@@ -230,7 +230,7 @@ def test_index_lists_what_is_made_and_what_is_not(tmp_path):
         assert command in page.text
     assert page.links == []
 
-    pages.write_text(out / "scaling" / "index.html", sample())
+    pages.write_report_text(out / "scaling" / "index.html", sample())
     summary = pages.write_summary(
         out, "scaling", title="Steps & dimension", answer="d < max d", command="helene scaling", slope=float("inf")
     )
@@ -241,7 +241,7 @@ def test_index_lists_what_is_made_and_what_is_not(tmp_path):
         "slope": {"$float": "inf"},
     }
     pages.write_summary(out, "extra", title="One more", answer="yes", command="x")
-    page = check(pages.write_index(out).read_text(encoding="utf-8"))
+    page = check(index_page.write_index(out).read_text(encoding="utf-8"))
     assert page.links == ["scaling/index.html"]
     for said in ("Steps & dimension", "d < max d", "One more", "Not made yet"):
         assert said in page.text
@@ -255,9 +255,9 @@ def test_the_index_begins_with_what_the_parts_give_it(tmp_path):
     pages.write_summary(tmp_path, "llm", title="t", answer="not shown here", command="c", front=front)
     drawn = {"says": "Another.", "picture": {"file": "a.svg", "caption": "the picture"}}
     pages.write_summary(tmp_path, "scaling", title="t", answer="a", command="c", front=drawn)
-    assert "<figure>" not in pages.write_index(tmp_path).read_text(encoding="utf-8")
-    pages.write_text(tmp_path / "scaling" / "a.svg", FIGURE.svg)
-    text = pages.write_index(tmp_path).read_text(encoding="utf-8")
+    assert "<figure>" not in index_page.write_index(tmp_path).read_text(encoding="utf-8")
+    pages.write_report_text(tmp_path / "scaling" / "a.svg", FIGURE.svg)
+    text = index_page.write_index(tmp_path).read_text(encoding="utf-8")
     page = check(text)
     assert "<strong>85.8</strong>" in text
     assert "not shown here" not in text
@@ -284,9 +284,9 @@ def test_the_foot_tells_downloads_citation_and_where_it_was_measured():
 
 @pytest.mark.parametrize("text", ["{", '{"title": "x"}', "[]", '"x"'])
 def test_a_broken_summary_does_not_hide_the_others(tmp_path, text):
-    pages.write_text(tmp_path / "theory" / "summary.json", text)
+    pages.write_report_text(tmp_path / "theory" / "summary.json", text)
     pages.write_summary(tmp_path, "scaling", title="t", answer="an answer", command="c")
-    said = check(pages.write_index(tmp_path).read_text(encoding="utf-8")).text
+    said = check(index_page.write_index(tmp_path).read_text(encoding="utf-8")).text
     assert "summary.json cannot be read" in said
     assert "an answer" in said
     assert "pytest theory/" in said
@@ -295,7 +295,7 @@ def test_a_broken_summary_does_not_hide_the_others(tmp_path, text):
 def test_unwritable_report_folder(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match=r"cannot write .*file.*; choose a folder"):
-        pages.write_index(tmp_path / "file")
+        index_page.write_index(tmp_path / "file")
 
 
 def test_wheel_carries_the_templates_and_renders_away_from_the_checkout(tmp_path):
@@ -314,9 +314,9 @@ def test_wheel_carries_the_templates_and_renders_away_from_the_checkout(tmp_path
     shutil.rmtree(source)
     code = (
         f"import sys; sys.path.insert(0, {str(installed)!r})\n"
-        "import helene.lab.report.pages as pages, pathlib\n"
-        f"assert pages.__file__.startswith({str(installed)!r}), pages.__file__\n"
-        "print(pages.write_index(pathlib.Path('reports')))\n"
+        "import helene.lab.report.index_page as index_page, pathlib\n"
+        f"assert index_page.__file__.startswith({str(installed)!r}), index_page.__file__\n"
+        "print(index_page.write_index(pathlib.Path('reports')))\n"
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)

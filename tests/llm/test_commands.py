@@ -114,8 +114,19 @@ def test_commands(tiny, tmp_path, capsys, monkeypatch):
     small = ["num_train=20", "num_dev=10", "batch_size=4"]
     assert helene_cli.main([*tune, *(w for s in small for w in ("--set", s))]) == 0
     printed = capsys.readouterr().out
+    assert printed.startswith("rows: 20 to train on, 10 of dev\n")
     assert "best: lr=" in printed
     assert "all steps made" in printed
+    few = tmp_path / "few"
+    shutil.copytree(f"{made.env.data}/sst2", few / "sst2", ignore=shutil.ignore_patterns("validation.*"))
+    lines = (few / "sst2" / "train.jsonl").read_text().splitlines(keepends=True)
+    (few / "sst2" / "train.jsonl").write_text("".join(lines[:24]))
+    halved = ["--data", str(few), *(w for s in ("num_train=20", "batch_size=4") for w in ("--set", s))]
+    assert helene_cli.main([*tune, *halved]) == 0
+    assert capsys.readouterr().out.startswith(
+        "rows: 12 to train on, 12 of dev, cut from the training rows as there is no validation split; "
+        "--set num_dev=N cuts fewer\n"
+    )
     moved = [*small, "lr=0.5", "method=mezo"]
     assert helene_cli.main([*tune, *(w for s in moved for w in ("--set", s))]) == 0
     assert {"0.5", "0.05"} < set(capsys.readouterr().out.split())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from helene.lab.report.page_footer import write_rows
-from helene.lab.report.report_files import write_summary, write_text
+from helene.lab.report.report_files import write_report_text, write_summary
 from theory.ledger import library
 from theory.ledger.claim import Claim, Evidence, Line, Proof, Verdict, Witness
 from theory.ledger.ids import IDS, SECTIONS
@@ -232,7 +232,7 @@ _COLUMNS = ("id", "section", "place", "verdict", "proof", "answer", "statement",
 def write(records: Sequence[Mapping[str, Any]], reports: Path, proofs: Proofs) -> Path:
     """Writes the ledger, as JSON and as a table, and its summary under ``reports``; returns the JSON's path."""
     text = json.dumps(list(records), ensure_ascii=False, indent=1) + "\n"
-    path = write_text(reports / "theory" / "ledger.json", text)
+    path = write_report_text(reports / "theory" / "ledger.json", text)
     found = {"counts": counts(records), "proofs": proof_counts(proofs)}
     said = headline(records, proofs)
     write_summary(reports, "theory", title=TITLE, answer=said, command=COMMAND, front={"says": said}, **found)

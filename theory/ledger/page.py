@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from helene.lab.report import pages
+from helene.lab.report import index_page, pages
 from helene.lab.runs.provenance import provenance
 from theory.ledger import book
 from theory.ledger.claim import RULE, Verdict
@@ -42,8 +42,8 @@ def write(records: Sequence[Record], figures: Figures, reports: Path, proofs: bo
     folder = reports / "theory"
     files = [(name, f"ledger.{name.lower()}") for name in ("CSV", "Parquet", "JSON")]
     downloads = [(name, file) for name, file in files if (folder / file).is_file()]
-    page = pages.write_text(folder / "index.html", render(records, figures, proofs, downloads))
-    return [page, pages.write_index(reports)]
+    page = pages.write_report_text(folder / "index.html", render(records, figures, proofs, downloads))
+    return [page, index_page.write_index(reports)]
 
 
 def render(

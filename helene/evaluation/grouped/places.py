@@ -10,6 +10,18 @@ from helene.evaluation.grouped import rows
 WAY_OUT = "freeze it, or take MeZO, whose directions suit any model"
 
 
+class UnequalGroups(ValueError):
+    """So many groups of one size cannot share a batch.
+
+    Attributes:
+        places: How many the batch has: examples, or rows, of which each example has equally many.
+    """
+
+    def __init__(self, told: str, places: int) -> None:
+        super().__init__(told)
+        self.places = places
+
+
 class Places:
     """Groups are equal parts of the first axis, in its order.
 
@@ -40,7 +52,7 @@ class Places:
             function: Its own name.
 
         Raises:
-            ValueError: If it is not known where the rows are.
+            ValueError: If it is not known where the rows are, or groups cannot share them (`UnequalGroups`).
         """
         groups, told = self._groups, rows.gathered()
         if groups == 1:
@@ -52,8 +64,9 @@ class Places:
             return told.rows * groups // told.total
         self.rows = self.rows or (lead[0] if lead else 1)
         if self.rows % groups:
-            raise ValueError(
-                f"{name}: the first is {self.rows} and groups={groups} does not divide it; take groups of equal size"
+            raise UnequalGroups(
+                f"{name}: the first is {self.rows} and groups={groups} does not divide it; take groups of equal size",
+                self.rows,
             )
         if not lead or (lead[0] != self.rows and (len(lead) > 1 or lead[0] % self.rows)):
             raise ValueError(

@@ -14,7 +14,7 @@ from helene.evaluation.blocks import Scratch
 from helene.evaluation.directions import Target
 from helene.evaluation.grouped.factors import Factors, Mirrored
 from helene.evaluation.grouped.operations import Read
-from helene.evaluation.grouped.places import WAY_OUT
+from helene.evaluation.grouped.places import WAY_OUT, UnequalGroups
 from helene.evaluation.grouped.rowwise import RowPerturbation
 from helene.evaluation.losses import Closure, finite, one_number, scalar_loss
 from helene.evaluation.modules import is_compiled, listed
@@ -183,10 +183,13 @@ def example_losses(value: Any, groups: int, num_rows: int | None = None) -> Tens
             f"the closure returned {got}; with groups={groups} it must return the loss of each example (a loss's "
             "reduction='none'), or of each group"
         )
-    if not value.numel() or value.numel() % groups:
-        raise ValueError(
+    if not value.numel():
+        raise ValueError("the closure returned no loss; give batches of one example or more")
+    if value.numel() % groups:
+        raise UnequalGroups(
             f"the closure returned {value.numel()} losses, which groups={groups} groups of one size cannot share; "
-            "take a divisor of the batch's number of examples"
+            "take a divisor of the batch's number of examples",
+            value.numel(),
         )
     if num_rows is not None and num_rows % value.numel():
         raise ValueError(

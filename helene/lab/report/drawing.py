@@ -21,7 +21,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from helene.lab.report.report_files import write_file, write_text
+from helene.lab.report.report_files import write_file, write_report_text
 
 # Okabe and Ito's palette, its blue and green lightened and its yellow left out, so that each stands out on white and
 # on near-black. Markers and dashes differ too: nothing is told by colour alone.
@@ -96,7 +96,7 @@ class Drawing:
         Raises:
             ValueError: If one cannot be written.
         """
-        write_text(folder / f"{name}.svg", self.svg + "\n")
+        write_report_text(folder / f"{name}.svg", self.svg + "\n")
         write_file(folder / f"{name}.png", lambda partial: partial.write_bytes(self.png))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from helene.lab.report.report_files import write_file, write_text
+from helene.lab.report.report_files import write_file, write_report_text
 from helene.lab.runs.records import Record
 
 FIND_RECORD = "helene records show ID"
@@ -49,7 +49,7 @@ def write_rows(base: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(rows)
-    made = [("CSV", write_text(Path(f"{base}.csv"), text.getvalue()).name)]
+    made = [("CSV", write_report_text(Path(f"{base}.csv"), text.getvalue()).name)]
     try:
         import pyarrow
         from pyarrow import parquet

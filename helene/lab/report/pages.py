@@ -6,14 +6,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from helene.lab.report import page_footer
-from helene.lab.report.report_files import Part, read_parts, write_summary, write_text
+from helene.lab.report.report_files import write_report_text, write_summary
 
 if TYPE_CHECKING:
     from helene.lab.report.drawing import Drawing
@@ -30,12 +29,11 @@ __all__ = [
     "render_page",
     "subtitle",
     "table",
-    "write_index",
+    "write_report_text",
     "write_summary",
-    "write_text",
 ]
 
-_TEMPLATES = Environment(
+TEMPLATES = Environment(
     loader=PackageLoader("helene.lab.report"),
     autoescape=True,
     undefined=StrictUndefined,
@@ -96,7 +94,7 @@ def render_page(
         contents: Whether more than two sections get a table of contents.
     """
     addressed = [Section(s.title, s.body, s.anchor or _slug(s.title), s.short or s.title) for s in sections]
-    page = _TEMPLATES.get_template("page.html").render(
+    page = TEMPLATES.get_template("page.html").render(
         title=title,
         answer=_with_code(answer),
         sections=addressed,
@@ -109,13 +107,13 @@ def render_page(
         find_record=page_footer.FIND_RECORD,
         citation=page_footer.CITATION,
     )
-    return _share_outlines(page)
+    return share_outlines(page)
 
 
 _OUTLINE = re.compile(r'<path id="([^"]+)" (d="[^"]+" transform="scale\(0\.015625\)")/>\n?')
 
 
-def _share_outlines(page: str) -> str:
+def share_outlines(page: str) -> str:
     """The outlines of letters, a third of each drawing, once for all drawings of the page."""
     names: dict[str, str] = {}
     shared: dict[str, str] = {}
@@ -291,44 +289,3 @@ def interval(low: float, high: float) -> str:
     else:
         ends = [number(end) for end in (low, high)]
     return "[{}, {}]".format(*(end.replace("-", "−") for end in ends)).replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def write_index(out: Path) -> Path:
-    """(Re)build ``out/index.html`` from the parts' ``summary.json`` and return its path.
-
-    A part's summary may have a ``front``: ``headline`` and ``says`` (a sentence), ``picture`` (file, caption) and
-    ``table`` (headers, rows, caption and numeric, as for :func:`table`; a cell ``{"best": text}`` stands out). Parts
-    not made yet are listed with the command that makes them. A summary that cannot be read is listed as such: it does
-    not keep the others off the page.
-
-    Raises:
-        ValueError: If the page cannot be written.
-    """
-    parts = read_parts(out)
-    page = _TEMPLATES.get_template("index.html").render(
-        title=next((str(part.front["headline"]) for part in parts if part.front.get("headline")), _TITLE),
-        parts=[part for part in parts if not part.toy],
-        toys=[part for part in parts if part.toy],
-        says=[str(part.front["says"]) for part in parts if part.front.get("says")],
-        picture=next((drawn for part in parts if (drawn := _front_picture(Path(out), part))), ""),
-        table=next((_front_table(part.front["table"]) for part in parts if part.front.get("table")), ""),
-        citation=page_footer.CITATION,
-        find_record=page_footer.FIND_RECORD,
-    )
-    return write_text(Path(out) / "index.html", _share_outlines(page))
-
-
-_TITLE = "HELENE: what holds, what it costs"
-
-
-def _front_picture(out: Path, part: Part) -> Markup | None:
-    given = part.front.get("picture") or {}
-    path = out / part.name / str(given.get("file", ""))
-    if path.suffix != ".svg" or not path.is_file():
-        return None
-    svg = path.read_text(encoding="utf-8").replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)
-    return Markup("<figure>{}<figcaption>{}</figcaption></figure>").format(Markup(svg), str(given.get("caption", "")))
-
-
-def _front_table(given: Mapping[str, Any]) -> Markup:
-    return table(given["headers"], best_bold(given["rows"]), caption=given["caption"], numeric=given.get("numeric"))

@@ -40,7 +40,7 @@ class Part:
         made: Whether its summary is there.
         link: Its page, relative to the index; empty when there is none.
         leaves: Its further pages, their links relative to the index.
-        front: What it gives to the top of the index page, see `helene.lab.report.pages.write_index`.
+        front: What it gives to the top of the index page, see `helene.lab.report.index_page.write_index`.
         toy: Whether it shows the way only, so that it stands last.
     """
 
@@ -82,7 +82,7 @@ def write_file(path: Path, write: Callable[[Path], object]) -> Path:
     return Path(path)
 
 
-def write_text(path: Path, text: str) -> Path:
+def write_report_text(path: Path, text: str) -> Path:
     """`write_file` of text in UTF-8."""
     return write_file(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
@@ -102,7 +102,7 @@ def write_summary(out: Path, part: str, *, title: str, answer: str, command: str
         ValueError: If it cannot be written or has no JSON form.
     """
     summary = {"title": title, "answer": answer, "command": command, **more}
-    return write_text(Path(out) / part / "summary.json", canonical.dumps(summary, indent=1) + "\n")
+    return write_report_text(Path(out) / part / "summary.json", canonical.dumps(summary, indent=1) + "\n")
 
 
 def read_parts(out: Path) -> list[Part]:

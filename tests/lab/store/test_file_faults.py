@@ -15,7 +15,7 @@ import pytest
 from helene import cli
 from helene.inputs import files
 from helene.lab.report.drawing import Drawing
-from helene.lab.report.pages import write_index
+from helene.lab.report.index_page import write_index
 from helene.lab.report.report_files import read_leaves, write_summary
 from helene.lab.runs import canonical, lock
 from helene.lab.runs.store import Record, Store, StoreError

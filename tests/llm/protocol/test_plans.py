@@ -177,6 +177,17 @@ def test_estimates_take_measured_speed_where_there_is_one():
     assert step_bytes(helene, shape) - step_bytes(runs[0], shape) == 2 * 4 * 10**9
 
 
+@pytest.mark.parametrize("other", [{"method": "mezzo"}, {"momentum": 0.9}])
+def test_estimates_pass_over_runs_that_this_version_could_not_make(other):
+    shape = ModelSize(parameters=10**9, embedding=10**8, vocabulary=50_000, hidden=2048)
+    runs = plan.tuning_runs(SMALL, MEZO, "m", "cuda")
+    known, foreign = (
+        Record.of("x", {**runs[0].to_dict(), **more}, {"steps": 1000, "training_seconds": 20.0}) for more in ({}, other)
+    )
+    assert estimate(runs, {"m": shape}, [foreign, known]) == estimate(runs, {"m": shape}, [known])
+    assert estimate(runs, {"m": shape}, [foreign]) == estimate(runs, {"m": shape})
+
+
 def test_time_is_judged_by_runs_of_the_same_kind_that_went_to_their_end():
     config = dataclasses.replace(plan.tuning_runs(SMALL, MEZO, "m", "cpu")[0], lr=1e-5)
 

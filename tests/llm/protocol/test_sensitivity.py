@@ -96,6 +96,38 @@ def test_files_without_tuning_runs_and_two_results_of_one_run_are_one_line(tmp_p
     assert f"{GRID[1].key} has two results, the other one in {names[2]}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("part", "name", "why"),
+    [
+        ("config", "method", "their config has no method"),
+        ("config", "lr", "their config has no lr"),
+        ("result", "status", "their result has no status"),
+        ("result", "curve", "their result has no curve"),
+    ],
+)
+def test_runs_that_lack_something_are_left_out_with_a_word(part, name, why, tmp_path, capsys):
+    from helene.lab.runs.records import write_jsonl
+
+    less = {"config": dict(GRID[2].config), "result": dict(GRID[2].result)}
+    del less[part][name]
+    write_jsonl(tmp_path / "r.jsonl", [*GRID[:2], Record.of("llm/small", **less)], "test")
+    assert helene_cli.main(["llm", "sensitivity", str(tmp_path / "r.jsonl")]) == 0
+    out, err = capsys.readouterr()
+    assert out.strip() == markdown(grouped(GRID[:2]))
+    assert err.strip() == f"tuning runs left out: 1, {why}"
+
+
+def test_runs_of_unknown_methods_are_left_out_with_a_word(tmp_path, capsys):
+    from helene.lab.runs.records import write_jsonl
+
+    others = [Record.of(r.experiment, {**r.config, "method": "mezzo"}, r.result) for r in GRID[:3]]
+    write_jsonl(tmp_path / "r.jsonl", [*GRID, *others], "test")
+    assert helene_cli.main(["llm", "sensitivity", str(tmp_path / "r.jsonl")]) == 0
+    out, err = capsys.readouterr()
+    assert out.strip() == markdown(grouped(GRID))
+    assert err.strip() == "tuning runs left out: 3, this version has no method 'mezzo'"
+
+
 def test_helene_is_untuned_where_its_measured_slope_says():
     cell = dataclasses.replace(MEZO, method="helene")
     slope = {"mean_square": 1e4, "dimension": 1e6}

@@ -15,7 +15,8 @@ from markupsafe import escape
 from pyarrow import parquet
 
 import synthetic
-from helene.lab.report.pages import write_index, write_text
+from helene.lab.report.index_page import write_index
+from helene.lab.report.pages import write_report_text
 from helene.lab.runs import canonical
 from helene.lab.runs.records import Record, read_jsonl
 from helene.noise import NOISE_VERSION
@@ -415,11 +416,11 @@ def test_the_first_page_is_an_answer_a_picture_and_a_table_in_words_that_are_the
 def test_pages_beside_it_are_linked_whichever_was_written_first(tmp_path):
     folder = tmp_path / "scaling"
     leaf = {"title": "A toy", "answer": "It <works>.", "command": "c"}
-    write_text(folder / "index.html", str(related_section(folder).body[0]))
+    write_report_text(folder / "index.html", str(related_section(folder).body[0]))
     assert "None yet" in (folder / "index.html").read_text()
     for name in ("figures/toy", "agnb"):
-        write_text(folder / f"{name}.html", "<p>")
-        write_text(folder / f"{name}.json", canonical.dumps({**leaf, "title": name}))
+        write_report_text(folder / f"{name}.html", "<p>")
+        write_report_text(folder / f"{name}.json", canonical.dumps({**leaf, "title": name}))
         refresh(folder)
     page = (folder / "index.html").read_text()
     assert re.findall(r'href="([^"]+)"', page) == ["agnb.html", "figures/toy.html"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction as F
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import sympy as sp
 
-from theory.ledger.search import Survey, survey
+from theory.ledger.search import survey
 from theory.losses.cycles import five_layers_cycle, three_layers_cycle
 from theory.losses.draws import seeded
 from theory.losses.exact_coupled import ExactCoupled, Point, exact_coupled
@@ -125,10 +126,8 @@ TWINS: dict[str, Callable[[ExactCoupled], bool]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def found() -> Survey:
-    """Exact rationals: coupled quadratics, couplings with steep ramps and halvings; ν and κ exact."""
-    return survey(seeded(exact_coupled), STATEMENTS, TWINS, num_examples=700)
+# Exact rationals: coupled quadratics, couplings with steep ramps and halvings; ν and κ exact.
+SURVEY = partial(survey, seeded(exact_coupled), STATEMENTS, TWINS, num_examples=700)
 
 
 @pytest.mark.parametrize("name", STATEMENTS)

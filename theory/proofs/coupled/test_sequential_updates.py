@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction as F
+from functools import partial
 
 import pytest
 import sympy as sp
 
-from theory.ledger.search import Survey, survey
+from theory.ledger.search import survey
 from theory.losses.cycles import three_layers_cycle
 from theory.losses.draws import seeded
 from theory.losses.exact_coupled import ExactCoupled, exact_coupled
@@ -77,10 +78,8 @@ TWINS: dict[str, Callable[[ExactCoupled], bool]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def found() -> Survey:
-    """Exact rationals: coupled quadratics, couplings with steep ramps and halvings; ν and κ exact."""
-    return survey(seeded(exact_coupled), STATEMENTS, TWINS, num_examples=300)
+# Exact rationals: coupled quadratics, couplings with steep ramps and halvings; ν and κ exact.
+SURVEY = partial(survey, seeded(exact_coupled), STATEMENTS, TWINS, num_examples=300)
 
 
 @pytest.mark.parametrize("name", STATEMENTS)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction as F
-from functools import cached_property
+from functools import cached_property, partial
 
 import pytest
 import sympy as sp
 
 from theory.ledger.exact import enclose
-from theory.ledger.search import Survey, survey
+from theory.ledger.search import survey
 from theory.losses.draws import seeded
 from theory.losses.exact_layers import ExactLayer, exact_layer
 from theory.losses.layers import Ridge, clipped_decrease, theorem_clip
@@ -96,10 +96,8 @@ TWINS: dict[str, Callable[[ExactLayer], bool]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def found() -> Survey:
-    """Exact rationals: fixed and turning eigenbases, steep ramps, halvings far out."""
-    return survey(seeded(exact_layer), STATEMENTS, TWINS, num_examples=500)
+# Exact rationals: fixed and turning eigenbases, steep ramps, halvings far out.
+SURVEY = partial(survey, seeded(exact_layer), STATEMENTS, TWINS, num_examples=500)
 
 
 @pytest.mark.parametrize("name", STATEMENTS)

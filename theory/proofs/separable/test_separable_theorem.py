@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction as F
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import sympy as sp
 
-from theory.ledger.search import Survey, survey
+from theory.ledger.search import survey
 from theory.losses.draws import seeded
 from theory.losses.exact_layers import ExactLayer, exact_layer
 from theory.losses.piecewise import Piecewise, even, halving, quadratic
@@ -89,10 +90,8 @@ TWINS: dict[str, Callable[[ExactLayer], bool]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def found() -> Survey:
-    """Exact rationals, one step from every drawn point."""
-    return survey(seeded(exact_layer), PROMISES, TWINS, num_examples=300)
+# Exact rationals, one step from every drawn point.
+SURVEY = partial(survey, seeded(exact_layer), PROMISES, TWINS, num_examples=300)
 
 
 @pytest.mark.parametrize("name", PROMISES)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction as F
+from functools import partial
 from random import Random
 
 import pytest
 import sympy as sp
 
-from theory.ledger.search import Survey, survey
+from theory.ledger.search import survey
 from theory.losses.draws import seeded
 from theory.losses.exact_layers import ExactLayer, fixed_layer
 from theory.losses.piecewise import even
@@ -65,10 +66,8 @@ TWINS: dict[str, Callable[[Small], bool]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def found() -> Survey:
-    """Exact rationals, one eigenbasis: steep ramps, halvings, random walks, quadratics."""
-    return survey(seeded(small), STATEMENTS, TWINS, num_examples=200)
+# Exact rationals, one eigenbasis: steep ramps, halvings, random walks, quadratics.
+SURVEY = partial(survey, seeded(small), STATEMENTS, TWINS, num_examples=200)
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
