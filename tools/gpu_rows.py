@@ -4,7 +4,8 @@ Made for a machine that is given for minutes at a time, without a network, and t
 takes what was carried into its keeping folder (`tools.packed_models` says what that may be); once all is there it makes
 the models and goes on with the rows where the last call stopped. What was measured is exported after each run. With
 ``--cards N`` there is a process a GPU, which takes the next cell as it comes free; ``--per-card K`` makes it K, for
-steps that are not captured, which leave a GPU idle. Seconds of such runs tell nothing of one run alone.
+captured steps of small models, which leave a GPU idle. Steps that are not captured take many times as long beside
+others. Seconds of such runs tell nothing of one run alone.
 """
 
 from __future__ import annotations
@@ -237,7 +238,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=9.0, help="of this call")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), help="PRESET/KIND/TASK[/METHOD,...], first come first")
     parser.add_argument("--cards", type=int, default=1, help="GPUs to use at one time")
-    parser.add_argument("--per-card", type=int, default=1, help="calls a GPU, for steps that leave it idle")
+    parser.add_argument("--per-card", type=int, default=1, help="calls a GPU, for small captured steps")
     parser.add_argument("--sharing", type=int, default=1, help="set by --per-card: the records' command has it")
     parser.add_argument("--claims", type=Path, help="folder in which calls side by side note the cells that they take")
     parser.add_argument("--resume", type=Path, nargs="+", default=[], help="exported records that stand")
