@@ -1,4 +1,4 @@
-"""What docs/findings/language_models.md tells of CB and COPA, and of cells without test runs, against the records."""
+"""What docs/findings/tasks.md tells of CB and COPA, and of cells without test runs, against the records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llm_bench.report.compare import TASKS, lead
 from llm_bench.tasks import get_task
 from tests.findings.committed import LLM, METHODS, accuracies, full_runs, share_above_floor, table, words
 
-PAGE = "docs/findings/language_models.md"
+PAGE = "docs/findings/tasks.md"
 
 
 def of_method(task: str, method: str) -> Numbers:

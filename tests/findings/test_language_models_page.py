@@ -1,4 +1,4 @@
-"""docs/findings/language_models.md and docs/choosing.md against the committed records."""
+"""The pages on language models and docs/choosing.md against the committed records."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ from llm_bench.report import sensitivity
 from tests.findings.committed import LLM, ROOT, accuracies, records, table, words
 from tools import halving, learned
 
+SST2, TASKS = "docs/findings/sst2.md", "docs/findings/tasks.md"
+
 
 def test_the_page_on_language_models():
-    """Its table and the README's line are those of the records; where a section lists seeds, they are these."""
+    """Its table and the README's line are those of the records; where another page lists seeds, they are these."""
     found = learned.rows()
     page = learned.PAGE.read_text(encoding="utf-8")
     assert page == learned.placed(page, found), f"run: {learned.COMMAND}"
     readme = learned.README.read_text(encoding="utf-8")
     assert learned.sentence(found) in readme, f"run: {learned.COMMAND}"
     assert learned.count(found) in readme, f"run: {learned.COMMAND}"
+    by_mezo = sorted({row.task for row in found if row.learned("mezo")} - {"SST-2"})
+    assert "MeZO learns {}, {} and {}; HELENE as Algorithm 1 reads learns none".format(*by_mezo) in words(TASKS)
+    assert not any(row.learned("helene") for row in found)
+    listed = words(SST2) + words(TASKS)
     for file in (
         "small/causal-sst2",
         "parts/causal-sst2",
@@ -38,23 +44,22 @@ def test_the_page_on_language_models():
         "second-model/causal-rte",
     ):
         for method in ("mezo", "helene"):
-            assert ", ".join(f"{value:.3f}" for value in accuracies(file, method)) in page, (file, method)
+            assert ", ".join(f"{value:.3f}" for value in accuracies(file, method)) in listed, (file, method)
 
 
 def test_squads_dev_losses():
     """The lowest of each test run."""
-    page, lowest = (ROOT / "docs/findings/language_models.md").read_text(encoding="utf-8"), dict[str, list[str]]()
+    lowest = dict[str, list[str]]()
     runs = read_jsonl(LLM / "rows" / "all" / "causal-squad.jsonl")
     for run in sorted(runs, key=lambda run: run.config["seed"]):
         if "curve" in run.result and run.config["role"] == "test":
             lowest.setdefault(run.config["method"], []).append(f"{min(run.result['curve']['dev_loss']):.3f}")
-    assert f"| lowest dev loss | {', '.join(lowest['mezo'])} | {', '.join(lowest['helene'])} |" in page
+    assert f"| lowest dev loss | {', '.join(lowest['mezo'])} | {', '.join(lowest['helene'])} |" in words(TASKS)
 
 
 def test_the_second_model():
-    page = "docs/findings/language_models.md"
     columns = ("linear-probe", "mezo", "zo-sgd-mmt", "zo-adam", "bias-only", "icl", "helene", "zero-shot")
-    assert table(page, "| test accuracy | linear probing")[1:] == [
+    assert table(SST2, "| test accuracy | linear probing")[1:] == [
         [label, *(", ".join(f"{a:.3f}" for a in accuracies(f"second-model/causal-{task}", m)) for m in columns)]
         for label, task in (("SST-2", "sst2"), ("RTE", "rte"))
     ]
@@ -66,7 +71,7 @@ def test_the_second_model():
         tried = {r.config["lr"] for r in runs if r.config["role"] == "tune"}
         assert len(tried) == 7
         assert {r.config["lr"] for r in runs if r.config["role"] == "test"} == {max(tried)}
-    text = words(page)
+    text = words(SST2)
     (squad,) = read_jsonl(LLM / "rows/second-model/causal-squad.jsonl")
     assert squad.config["method"] == "zero-shot"
     assert f"SQuAD has the untrained model alone, with an F1 of {squad.result['test']['metric']:.3f}." in text
@@ -85,8 +90,7 @@ TUNED = {  # methods of the table of tunings
 
 
 def test_the_table_of_tunings():
-    page, names = "docs/findings/language_models.md", {"full": "all parameters", "lora": "LoRA, rank 8"}
-    names |= {"prefix": "a prefix of 5"}
+    names = {"full": "all parameters", "lora": "LoRA, rank 8", "prefix": "a prefix of 5"}
     every = [r for path in sorted((LLM / "rows" / "table-3").glob("*.jsonl")) for r in read_jsonl(path)]
     found = [r for r in every if r.config["method"] == "mezo"]
 
@@ -98,7 +102,7 @@ def test_the_table_of_tunings():
         shown = ", ".join(f"{r.result['test']['metric']:.3f}" for r in tests)
         return shown + " †" * (tests[0].config["lr"] in (min(tried), max(tried)))
 
-    assert table(page, "| test accuracy | all parameters")[1:] == [
+    assert table(SST2, "| test accuracy | all parameters")[1:] == [
         [label, *(cell(method, tuning) for tuning in names)] for method, label in TUNED.items()
     ]
     rows = []
@@ -106,7 +110,7 @@ def test_the_table_of_tunings():
         runs = [r for r in found if r.config["tuning"] == tuning and r.config["role"] != "measure"]
         ms = 1e3 * median(speed.steady_seconds(r.result) for r in runs)
         rows.append([name, str(len({r.config["lr"] for r in runs})), f"{ms:.1f}"])
-    assert table(page, "| MeZO tunes")[1:] == rows
+    assert table(SST2, "| MeZO tunes")[1:] == rows
     tested = {r.config["tuning"]: r.config["lr"] for r in found if r.config["role"] == "test"}
     largest = max(r.config["lr"] for r in found if r.config["tuning"] == "prefix")
     assert (tested["lora"], tested["prefix"], largest) == (4e-4, 0.16, 0.16)

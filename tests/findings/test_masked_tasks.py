@@ -1,4 +1,4 @@
-"""What docs/findings/language_models.md tells of the masked tasks, and of other trainings of the head."""
+"""What docs/findings/tasks.md tells of the masked tasks, and of other trainings of the head."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llm_bench.report.cell_numbers import Numbers, numbers
 from llm_bench.report.compare import TASKS, lead
 from tests.findings.committed import LLM, METHODS, share_above_floor, table, words
 
-PAGE = "docs/findings/language_models.md"
+PAGE = "docs/findings/tasks.md"
 SHOWN = ("trec", "sst2", "sst5", "snli", "mnli", "rte")
 LIKE_MEZO = ("zo-sgd-mmt", "zo-adam", "helene-backprop")
 ROWS = {"ft-adam": METHODS["ft-adam"], "linear-probe": "linear probing"}
