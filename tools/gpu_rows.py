@@ -3,9 +3,9 @@
 Made for a machine that is given for minutes at a time, without a network, and takes files piece by piece. Each call
 takes what was carried into its keeping folder (`tools.packed_models` says what that may be); once all is there it makes
 the models and goes on with the rows where the last call stopped. What was measured is exported after each run. With
-``--cards N`` there is a process a GPU, which takes the next cell as it comes free; ``--per-card K`` makes it K, for
-captured steps of small models, which leave a GPU idle. Steps that are not captured take many times as long beside
-others. Seconds of such runs tell nothing of one run alone.
+``--cards N`` there is a process a GPU, which takes the next cell as it comes free; ``--per-card K`` makes it K, by
+CUDA's multi-process service where there is one, for captured steps of small models, which leave a GPU idle. Steps that
+are not captured take many times as long beside others. Seconds of such runs tell nothing of one run alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from llm_bench.runs.environment import environment
 from llm_bench.runs.training.stepper import engine_available
 from llm_bench.tasks.task import Kind
 from tools.packed_models import ModelParts
-from tools.side_by_side import Claims, side_by_side
+from tools.side_by_side import Claims, shared_cards, side_by_side
 
 # Of most value first: what a call has no time for is the least.
 ROWS = (
@@ -160,7 +161,9 @@ def _on_cards(arguments: argparse.Namespace, models: Models, store: Store, end: 
     calls = [f"call-{call}" for call in range(arguments.cards * arguments.per_card)]
     command = [sys.executable, "-m", "tools.gpu_rows", *words]
     commands = [[*command, "--keep", str(keep / call), "--out", str(out / call)] for call in calls]
-    failed = side_by_side(commands, arguments.cards)
+    with ExitStack() as stack:
+        more = stack.enter_context(shared_cards(keep / "mps")) if arguments.per_card > 1 else {}
+        failed = side_by_side(commands, arguments.cards, more)
     for call in calls:
         if (keep / call / "runs.sqlite").is_file():
             store.merge(keep / call / "runs.sqlite")

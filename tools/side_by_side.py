@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -31,8 +33,38 @@ class Claims:
         return True
 
 
-def side_by_side(commands: Sequence[Sequence[str]], cards: int) -> int:
+@contextmanager
+def shared_cards(folder: Path) -> Iterator[dict[str, str]]:
+    """CUDA's multi-process service while it lasts, so that kernels of several calls run on one card at one time.
+
+    Args:
+        folder: For the service's pipes and logs.
+
+    Yields:
+        What calls need in their environment; nothing where the machine has no such service, or it does not start.
+    """
+    control = shutil.which("nvidia-cuda-mps-control")
+    places = {"CUDA_MPS_PIPE_DIRECTORY": folder / "pipe", "CUDA_MPS_LOG_DIRECTORY": folder / "log"}
+    for place in places.values():
+        place.mkdir(parents=True, exist_ok=True)
+    told = {name: str(place) for name, place in places.items()}
+    here = {**os.environ, **told}
+    if control is None or subprocess.run([control, "-d"], env=here, check=False).returncode:
+        yield {}
+        return
+    try:
+        yield told
+    finally:
+        subprocess.run([control], input="quit\n", text=True, env=here, check=False)
+
+
+def side_by_side(commands: Sequence[Sequence[str]], cards: int, more: Mapping[str, str]) -> int:
     """Deal commands out to cards, and wait for all; an interrupt is passed on.
+
+    Args:
+        commands: One a call.
+        cards: Number of them.
+        more: Of a call's environment.
 
     Returns:
         How many of them failed.
@@ -45,7 +77,7 @@ def side_by_side(commands: Sequence[Sequence[str]], cards: int) -> int:
     if len(names) < cards:
         raise ValueError(f"{cards} cards were asked for, but CUDA_VISIBLE_DEVICES={visible}; ask for {len(names)}")
     running = [
-        subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": names[i % cards]})
+        subprocess.Popen(command, env={**os.environ, **more, "CUDA_VISIBLE_DEVICES": names[i % cards]})
         for i, command in enumerate(commands)
     ]
     try:

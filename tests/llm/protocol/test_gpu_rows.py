@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import sys
 import tarfile
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -206,12 +207,26 @@ def test_two_cards_share_the_cells_of_a_call(toy_data, tmp_path, capfd):
     assert [path.name for path in (tmp_path / "o").rglob("*.*")] == ["causal-sst2.jsonl"]
     methods = {record.config["method"] for record in read_jsonl(tmp_path / "o" / "smoke/causal-sst2.jsonl")}
     assert methods == {"zero-shot", "bias-only"}
-    assert (
-        side_by_side.side_by_side(
-            [[sys.executable, "-c", "import os; raise SystemExit(os.environ['CUDA_VISIBLE_DEVICES'] == '1')"]] * 4, 2
-        )
-        == 2
-    )
+    on_the_second = [sys.executable, "-c", "import os; raise SystemExit(os.environ['CUDA_VISIBLE_DEVICES'] == '1')"]
+    assert side_by_side.side_by_side([on_the_second] * 4, 2, {}) == 2
+
+
+def test_calls_of_one_card_share_it_by_cudas_service(tmp_path, monkeypatch, capfd):
+    """With a program in the service's place that notes what it is told; it ends after an error, too."""
+    control, notes, pipe = tmp_path / "nvidia-cuda-mps-control", tmp_path / "notes", str(tmp_path / "mps" / "pipe")
+    control.write_text(f'#!/bin/sh\necho "$@" $(test "$1" || cat) $CUDA_MPS_PIPE_DIRECTORY >> {notes}')
+    control.chmod(0o755)
+    with side_by_side.shared_cards(tmp_path / "none") as told:
+        assert told == {}
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    stack = ExitStack()
+    told = stack.enter_context(side_by_side.shared_cards(tmp_path / "mps"))
+    call = [sys.executable, "-c", "import os; print(os.environ['CUDA_MPS_PIPE_DIRECTORY'])"]
+    assert side_by_side.side_by_side([call], 1, told) == 0
+    assert capfd.readouterr().out.split() == [pipe]
+    with pytest.raises(KeyboardInterrupt), stack:
+        raise KeyboardInterrupt
+    assert notes.read_text().split() == ["-d", pipe, "quit", pipe]
 
 
 def test_calls_side_by_side_share_every_tuning():
