@@ -170,5 +170,6 @@ def test_mezos_batch_size():
     assert f"take {min(shares)} to {max(shares)} of the examples that 16 take, with half the lr" in words(
         "docs/choosing.md"
     )
+    assert f"took half the lr and {min(shares)} to {max(shares)} of the examples." in words("README.md")
     assert rows[0][2] == "5e-7"
     assert rows[1][2] == "1e-6"
