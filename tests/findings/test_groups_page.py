@@ -171,5 +171,9 @@ def test_mezos_batch_size():
         "docs/choosing.md"
     )
     assert f"took half the lr and {min(shares)} to {max(shares)} of the examples." in words("README.md")
+    noise = math.floor(median(least_noise()))
+    need = [(size + noise) / (16 + noise) for size in (4, 1, 64)]  # B/G + ν
+    told = "ν = {}, batches of 4 need {:.2f} of the examples that 16 need, 16 groups {:.2f}, and batches of 64 {:.2f}."
+    assert told.format(noise, *need) in words(page)
     assert rows[0][2] == "5e-7"
     assert rows[1][2] == "1e-6"
