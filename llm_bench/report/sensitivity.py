@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from helene.lab.runs.records import read_once
@@ -16,6 +17,7 @@ from llm_bench.protocol.plan import LOST
 from llm_bench.protocol.presets import BASE_LR, PRESETS
 from llm_bench.runs import methods, natural_step
 
+GRID = 4  # step sizes of a grid that counts in a method's summary
 WORKS = 0.9  # a step size works where dev loss falls by at least this share of what it falls by at the best one
 _SLOPES_SERVE = ("model", "fingerprint", "kind", "task", "tuning", "rows", "dtype", "products")  # runs of the same
 _CONFIG = ("method", "tuning", "kind", "task", "model", "steps", "lr", "batch_size")  # what each run must have
@@ -56,6 +58,13 @@ class Sensitivity:
     start: float
     untuned: tuple[float, float] | None
     settings: Mapping[str, Any]
+
+    @property
+    def untuned_works(self) -> bool | None:
+        """Whether the natural step size works; None where it was not tried, or no step size lowers the dev loss."""
+        if self.untuned is None or self.width is None:
+            return None
+        return self.start - self.untuned[1] >= WORKS * (self.start - self.loss)
 
 
 def sensitivity(records: Sequence[Record]) -> Sensitivity | None:
@@ -146,7 +155,29 @@ def grouped(records: Iterable[Record]) -> list[Sensitivity]:
 
 
 def markdown(found: Sequence[Sensitivity]) -> str:
-    """A table for a page of text."""
+    """Tables for a page of text: of the methods, where a grid is large enough, and of the grids."""
+    return "\n\n".join(table for table in (_of_methods(found), _of_grids(found)) if table)
+
+
+def _of_methods(found: Sequence[Sensitivity]) -> str:
+    """A line a method, from grids of `GRID` step sizes or more that tune all parameters; empty where there is none."""
+    headers = ["method", "grids", "works over a factor of, median", "best at the edge", "diverged", "untuned works"]
+    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
+    for method in methods.METHODS:
+        some = [s for s in found if s.method == method and s.tuning == "full" and s.sizes >= GRID]
+        if not some:
+            continue
+        widths = [s.width for s in some if s.width is not None]
+        tried = [s.untuned_works for s in some if s.untuned_works is not None]
+        cells = [methods.get_method(method).label, str(len(some)), f"{median(widths):.0f}" if widths else "–"]
+        cells += [str(sum(s.edge for s in some)), f"{fmean(s.lost for s in some):.0%}"]
+        cells.append(f"{sum(tried)} of {len(tried)}" if tried else "–")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) if lines[2:] else ""
+
+
+def _of_grids(found: Sequence[Sensitivity]) -> str:
+    """A line a grid."""
     headers = ["task, model, steps", "method", "best of", "dev there", "works over a factor of", "diverged", "untuned"]
     lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
     for s, apart in zip(found, _told_apart(found), strict=True):
@@ -196,7 +227,11 @@ def put_between_marks(text: str, table: str) -> str:
 
 
 def table_of(files: Iterable[Path], say: Callable[[str], object] = warnings.warn) -> str:
-    """The table of exported records, each taken once; ``say`` is told of the tuning runs that are left out.
+    """The tables of exported records, a line a method and a line a grid; each record is taken once.
+
+    Args:
+        files: Of the records.
+        say: Told of the tuning runs that are left out.
 
     Raises:
         ValueError: If none of them is a tuning run with a dev loss.

@@ -122,10 +122,19 @@ def test_the_table_of_tunings():
 
 def test_the_table_of_step_sizes():
     """That of all committed rows."""
-    page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "findings" / "step_sizes.md").read_text(encoding="utf-8")
     table_now = sensitivity.table_of(sorted((LLM / "rows").glob("*/*.jsonl")))
-    told = "run: helene llm sensitivity llm_bench/records/rows/*/*.jsonl --write docs/choosing.md"
+    told = "run: helene llm sensitivity llm_bench/records/rows/*/*.jsonl --write docs/findings/step_sizes.md"
     assert page == sensitivity.put_between_marks(page, table_now), told
+
+
+def test_how_forgiving_step_sizes_are():
+    methods = {row[0]: row[1:] for row in table("docs/findings/step_sizes.md", "| method | grids")[1:]}
+    (grids, width, _, _, works), (of, alone, _, _, seldom) = methods["MeZO"], methods["HELENE"]
+    told = f"works over a factor of {width}, HELENE at its best step size alone. MeZO's published 1e-6 works in {works}"
+    assert f"{told} grids, HELENE's untuned step size in {seldom}." in words("docs/findings/step_sizes.md")
+    assert f"MeZO works over a factor of {width} in the median" in words("docs/choosing.md")
+    assert (alone, works.split()[-1], seldom.split()[-1]) == ("1", grids, of)
 
 
 def test_what_the_papers_claims_come_to():

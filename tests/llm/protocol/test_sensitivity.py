@@ -46,6 +46,14 @@ def test_the_working_range_the_diverged_and_the_untuned():
     assert sensitivity(GRID[4:]) is None
 
 
+def test_a_method_is_summed_up_from_its_grids():
+    """Three grids that work over factors of 10, 10 and 1; untuned works in the first two. Small grids do not count."""
+    narrow = [tuned(10**-i, loss) for i, loss in ((7, 0.9), (6, 0.8), (5, 0.5), (4, 0.9))]
+    found = [sensitivity(GRID), sensitivity(GRID), sensitivity(narrow), sensitivity(GRID[:3])]
+    assert "| MeZO | 3 | 10 | 0 | 27% | 2 of 3 |" in markdown(found)
+    assert "| grids |" not in markdown([sensitivity(GRID[:3])])
+
+
 @pytest.mark.parametrize("losses", [(1.0,), (1.2, 1.1)])
 def test_no_step_size_works_where_none_lowers_the_loss(losses):
     found = sensitivity([tuned(10**-i, loss) for i, loss in enumerate(losses, start=6)])
