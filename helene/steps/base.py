@@ -124,13 +124,7 @@ class Base(Layered):
             ValueError: If a hyper-parameter is out of its range, belongs to the whole step and differs between groups,
                 is none that the method reads, or needs other state than there is.
         """
-        trained = [id(p) for group in self.param_groups for p in group["params"] if p.requires_grad]
-        if trained != [id(target.tensor) for target in self.targets]:
-            try:
-                self._prepare()
-            except BaseException:
-                self.targets = []  # nothing half prepared is taken for ready
-                raise
+        self._follow_freezing()
         step = self.steps_made + 1
         self._follow_schedule(step if scheduled else None)
         rules, kept, probing = self._described()

@@ -133,6 +133,24 @@ class Layered(torch.optim.Optimizer):
         layer_floors.check(self, rules)
         self._arrange(probing)
 
+    def _follow_freezing(self, between_steps: bool = False) -> None:
+        """Prepare anew where parameters were frozen or thawed.
+
+        Args:
+            between_steps: Whether a model that is frozen as a whole, such as for its evaluation, changes nothing.
+
+        Raises:
+            ValueError: If no parameter is left, or one that was thawed cannot be trained here.
+        """
+        trained = [id(p) for p in self._parameters() if p.requires_grad]
+        if trained == [id(target.tensor) for target in self.targets] or (between_steps and not trained):
+            return
+        try:
+            self._prepare()
+        except BaseException:
+            self.targets = []  # nothing half prepared is taken for ready
+            raise
+
     def _ids(self, as_given: bool) -> list[int]:
         """Ids of all parameters: of their names without wrappers' prefixes, or as given; of their places else."""
         given = [name for g in self.param_groups for name in g.get("param_names") or [None] * len(g["params"])]
@@ -199,6 +217,7 @@ class Layered(torch.optim.Optimizer):
 
     def state_bytes(self) -> int:
         """Predicted bytes of the state, which is allocated at the first step."""
+        self._follow_freezing(between_steps=True)
         rules, kept, _ = self._described()
         total = 0
         for target in self.targets:
@@ -276,6 +295,7 @@ class Layered(torch.optim.Optimizer):
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint or a trajectory must have in common with the optimizer that takes it."""
+        self._follow_freezing(between_steps=True)
         return saved.describe(type(self).__name__, self.state_names, self.targets)
 
     def check_identity(self, other: Mapping[str, Any], what: str) -> None:
@@ -293,6 +313,7 @@ class Layered(torch.optim.Optimizer):
 
     def _fits_as_given(self, other: Mapping[str, Any]) -> bool | None:
         """Whether an identity's ids are those of the names as given; None if they are neither these nor the others."""
+        self._follow_freezing(between_steps=True)
         for as_given in (self._as_given, not self._as_given):
             ids = {id(p): i for p, i in zip(self._parameters(), self._ids(as_given), strict=True)}
             mine = [target._replace(id=ids[id(target.tensor)]) for target in self.targets]
@@ -305,6 +326,7 @@ class Layered(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """As `torch.optim.Optimizer.state_dict`, with the `identity` of what it belongs to."""
+        identity = self.identity()
         if self.steps_made:  # a parameter that has joined since the last step has none yet
             rules, kept, _ = self._described()
             with torch.inference_mode(False):
@@ -313,7 +335,8 @@ class Layered(torch.optim.Optimizer):
         state = super().state_dict()
         for group in state["param_groups"]:
             group.update({k: numeric.plain(v) for k, v in group.items() if not isinstance(v, Tensor)})
-        return {**state, "helene": self.identity()}
+        floors = layer_floors.known(self)
+        return {**state, "helene": identity, **({"floors": floors} if floors else {})}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As `torch.optim.Optimizer.load_state_dict`; the trajectory goes on bit for bit, seed included.
@@ -328,6 +351,8 @@ class Layered(torch.optim.Optimizer):
         self.check_identity(state_dict["helene"], "state_dict")
         state_dict = {**state_dict, "param_groups": saved.known_entries(self, state_dict["param_groups"])}
         saved.check(self, state_dict)
+        floors = state_dict.get("floors", {})
+        layer_floors.check_known(floors, len(self.param_groups))
         given = [group.get("param_names") for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, names_given in zip(self.param_groups, given, strict=True):
@@ -340,6 +365,7 @@ class Layered(torch.optim.Optimizer):
                 with torch.inference_mode(False):  # or no later step may write it
                     self.state[p] = {k: v.to(p.device, copy=True) if isinstance(v, Tensor) else v for k, v in entries}
         self._forget()
+        layer_floors.take(self, floors)
         self._follow_schedule(None)
         self._as_given = self._fits_as_given(state_dict["helene"]) or False
         self._prepare()
@@ -354,16 +380,15 @@ class Layered(torch.optim.Optimizer):
         self.known_floors: dict[int, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_model", "_as_given", "schedule", "scheduled", "statistics", "_warned", "_layout")
+        kept = ("_model", "_as_given", "schedule", "scheduled", "statistics", "_warned", "_layout", "known_floors")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in kept if name in self.__dict__}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "_model" in state:
-            layout = state["_layout"]
             self.trajectory = self.last_loss = None
             self._forget()
-            self._layout = layout
+            self._layout, self.known_floors = state["_layout"], dict(state.get("known_floors", {}))
             self._prepare()
 
 
