@@ -156,6 +156,18 @@ def test_trainer_takes_a_built_optimizer_and_refuses_others(language_model, tmp_
 
 
 @pytest.mark.llm
+def test_trainer_refuses_an_lr_that_its_scheduler_would_replace(language_model, tmp_path):
+    model = language_model()
+    for given in (None, helene.MeZO(model.named_parameters(), lr=lambda step: 0.1 / step)):
+        run = trainer(model, tmp_path, (helene.MeZO, {"lr": lambda step: 0.1 / step}))
+        run.optimizer = given
+        with pytest.raises(
+            ValueError, match="the Trainer's scheduler would set lr over it at each step; give a number"
+        ):
+            run.train()
+
+
+@pytest.mark.llm
 def test_trainer_takes_one_of_several_gpus(language_model, tmp_path, monkeypatch):
     """With two visible it says that it uses the first, and makes the steps of one."""
     from transformers.utils import logging
