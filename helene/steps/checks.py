@@ -103,6 +103,17 @@ def group(new: dict[str, Any], others: Sequence[Mapping[str, Any]], hyper: Itera
             )
 
 
+def one_name_each(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ValueError where a group's names are not one a parameter, as after parameters were changed by hand."""
+    for number, group in enumerate(groups):
+        given = group.get("param_names")
+        if given is not None and len(given) != len(group["params"]):
+            raise ValueError(
+                f"group {number} has {len(group['params'])} parameters and {len(given)} names; add parameters by "
+                "add_param_group, and stop training one by requires_grad_(False)"
+            )
+
+
 def _place(groups: Sequence[Mapping[str, Any]], number: int, i: int) -> str:
     entry, names = groups[number]["params"][i], groups[number].get("param_names")
     name = entry[0] if isinstance(entry, tuple) else names[i] if names else i

@@ -108,6 +108,7 @@ class Layered(torch.optim.Optimizer):
 
     def _prepare(self) -> None:
         """Make the list of trained parameters, with their layers, ids and names; check every group."""
+        checks.one_name_each(self.param_groups)
         self.targets: list[Target] = []
         ids = iter(self._ids(self._as_given))
         position = 0
@@ -272,6 +273,11 @@ class Layered(torch.optim.Optimizer):
             else:
                 self.scheduled[i] = None
 
+    def _lr_by_hand(self) -> list[int]:
+        """The groups that do not follow the function of the step, where lr is one."""
+        given = enumerate(zip(self.param_groups, self.scheduled, strict=True)) if self.schedule else ()
+        return [i for i, (group, last) in given if last is None or not (group["lr"] is last or group["lr"] == last)]
+
     def allocate(self, target: Target, rule: Rule, kept: Storage) -> dict[str, Tensor]:
         """The state of a parameter, made where it is missing."""
         p = target.tensor
@@ -335,8 +341,8 @@ class Layered(torch.optim.Optimizer):
         state = super().state_dict()
         for group in state["param_groups"]:
             group.update({k: numeric.plain(v) for k, v in group.items() if not isinstance(v, Tensor)})
-        floors = layer_floors.known(self)
-        return {**state, "helene": identity, **({"floors": floors} if floors else {})}
+        more = {"floors": layer_floors.known(self), "lr_by_hand": self._lr_by_hand()}
+        return {**state, "helene": identity, **{name: value for name, value in more.items() if value}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As `torch.optim.Optimizer.load_state_dict`; the trajectory goes on bit for bit, seed included.
@@ -367,6 +373,8 @@ class Layered(torch.optim.Optimizer):
         self._forget()
         layer_floors.take(self, floors)
         self._follow_schedule(None)
+        for i in state_dict.get("lr_by_hand", ()):
+            self.scheduled[i] = None
         self._as_given = self._fits_as_given(state_dict["helene"]) or False
         self._prepare()
         if self.steps_made:

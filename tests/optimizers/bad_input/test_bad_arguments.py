@@ -248,3 +248,13 @@ def test_optimizers_keep_no_dropped_parameter_alive():
     reference = train()
     gc.collect()
     assert reference() is None
+
+
+def test_parameters_that_were_changed_by_hand():
+    p, q = one(), one()
+    optimizer = helene.MeZO([("p", p), ("q", q)], 0.1)
+    optimizer.param_groups[0]["params"].append(one())
+    with pytest.raises(ValueError, match="group 0 has 3 parameters and 2 names; add parameters by add_param_group"):
+        optimizer.step(lambda: p.sum() + q.sum())
+    optimizer.param_groups[0]["params"].pop()
+    optimizer.step(lambda: p.sum() + q.sum())
