@@ -40,8 +40,9 @@ class Swap:
 
     Attributes:
         calls: How often each module was entered.
-        transformed: Parameters whose module ran inside a transform of torch.func, and so read theta: pointing them
-            elsewhere there ends the process.
+        passed: Parameters that were not copied, and so read as theta, with the reason: their module ran inside a
+            transform of torch.func, where pointing them elsewhere ends the process, or with gradients enabled, where a
+            backward may read the copy after its place has been taken.
         events: See `helene.evaluation.layouts.Layout`; nothing while the layout is followed.
     """
 
@@ -58,13 +59,13 @@ class Swap:
         self.copies, self.direction, self.radius, self.watch = copies, direction, radius, watch
         self.originals: dict[int, Tensor] = {}
         self.calls = [0] * len(owned)
-        self.transformed: set[int] = set()
+        self.passed: dict[int, str] = {}
         self.events: list[int] = []
         self._owned, self._layout, self._position = owned, layout, 0
         self._grows = grows
         self._depth: Counter[int] = Counter()
         self._ends: dict[int, int] = {}  # where copies end in scratch memory, also those that are no longer in use
-        self._passed: list[int] = []  # modules inside a transform
+        self._passed: list[int] = []  # modules whose parameters were not copied
         self._thread = threading.get_ident()
 
     def enter(self, indices: Sequence[int]) -> None:
@@ -88,8 +89,8 @@ class Swap:
     def before(self, module: int) -> None:
         """To be called before a forward of a module, of that number."""
         self.check_thread()
-        if in_transform():
-            self.transformed.update(self._owned[module])
+        if reason := _needs_lasting_copies():
+            self.passed.update(dict.fromkeys(self._owned[module], reason))
             self._passed.append(module)
             return
         self.calls[module] += 1
@@ -174,6 +175,8 @@ def out_of_inference() -> AbstractContextManager[object]:
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
-def in_transform() -> bool:
-    """Whether the caller runs inside a transform of torch.func, such as ``grad`` or ``vmap``."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+def _needs_lasting_copies() -> str:
+    """Why a module that runs now must find its copies made, and made to last, before the loss began; else empty."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "their module runs inside a transform of torch.func"
+    return "their module runs with gradients enabled, for a backward in the loss" if torch.is_grad_enabled() else ""
