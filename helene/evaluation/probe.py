@@ -152,7 +152,7 @@ class Probe:
 
     def _watched(self, closure: Closure, direction: Displacement, radius: float) -> tuple[Tensor, list[int], set[int]]:
         """The loss, the parameters read unperturbed, and those of which an operation was given the tensor itself."""
-        watch = ReadWatch([t.tensor for t in self.targets])
+        watch = ReadWatch([t.tensor for t in self.targets], is_first=not self._looked)
         loss = self._evaluate(closure, direction, radius, watch)
         self.reads_none = watch.reads_none and any(t.tensor.numel() for t in self.targets)
         if self.reads_none and self._model is not None:

@@ -65,6 +65,8 @@ class Swap:
         self._grows = grows
         self._depth: Counter[int] = Counter()
         self._ends: dict[int, int] = {}  # where copies end in scratch memory, also those that are no longer in use
+        self._is_first = watch is not None and watch.is_first
+        self._uses: dict[int, int] = {}  # by parameter, of its copy before it is read
         self._passed: list[int] = []  # modules whose parameters were not copied
         self._thread = threading.get_ident()
 
@@ -73,13 +75,19 @@ class Swap:
         new = tuple(i for i in indices if not self._depth[i])
         if new:
             self._copy(new, max((self._ends[i] for i in self.originals), default=0))
+            if self._is_first:
+                self._uses |= {i: _uses(self.copies.targets[i].tensor) for i in new}
         self._depth.update(indices)
 
     def leave(self, indices: Sequence[int]) -> None:
         """Undo one `enter`; with all of them undone, parameters point at their own memory again."""
         held = [i for i in indices if self._depth[i]]
         self._depth.subtract(held)
-        self._point_back([i for i in held if not self._depth[i]])
+        left = [i for i in held if not self._depth[i]]
+        if self.watch:  # a view that is kept, such as on the module, will be read when its memory is another copy's
+            uses, targets = self._uses, self.copies.targets
+            self.watch.seen.update(i for i in left if i in uses and _uses(targets[i].tensor) > uses[i])
+        self._point_back(left)
 
     def check_thread(self) -> None:
         """Raise RuntimeError in another thread than the evaluation's."""
@@ -146,7 +154,7 @@ class Swap:
         if self.watch:
             self.watch.paused = True
         with out_of_inference():
-            blocks, ends = self.copies.at(indices, start, self._grows)
+            blocks, ends = self.copies.at(indices, start, self._grows, apart=self._is_first)
             self._ends |= ends
             for block in blocks:
                 self._point_at(block)
@@ -180,3 +188,9 @@ def _needs_lasting_copies() -> str:
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "their module runs inside a transform of torch.func"
     return "their module runs with gradients enabled, for a backward in the loss" if torch.is_grad_enabled() else ""
+
+
+def _uses(tensor: Tensor) -> int:
+    """How many tensors, and the like, hold a tensor's memory."""
+    count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return count

@@ -200,6 +200,36 @@ def test_a_loss_with_a_transform_of_torch_func() -> None:
     assert all(map(torch.equal, later.parameters(), fresh.parameters()))
 
 
+def test_a_view_that_a_module_keeps_for_another_one() -> None:
+    """Its memory is another copy's by then; found in the first loss, where the copy is still held when it is left."""
+
+    class Keeps(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            self.turned = self.weight.t()
+            return super().forward(x)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.middle = Keeps(3, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(self.middle(torch.tanh(self.first(x)))) @ self.first.turned.t()
+
+    model, twin = Net(), Net()
+    optimizer, reference = _optimizer(model, model=model), _optimizer(twin)
+    with pytest.warns(
+        UserWarning, match=r"first\.weight, first\.bias: read outside their own module's forward; copied"
+    ):
+        optimizer.step(lambda: _with_hooks(model))
+    reference.step(lambda: _with_hooks(twin))
+    for _ in range(5):
+        optimizer.step(lambda: _with_hooks(model))
+        reference.step(lambda: _with_hooks(twin))
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+
+
 @pytest.mark.parametrize("mixed", [False, True], ids=["derivative", "and values"])
 def test_a_loss_with_a_backward_in_it(mixed: bool) -> None:
     """It reads weights after their modules have ended: the same trajectory as by full copies, the engine's too."""
