@@ -131,7 +131,7 @@ def shared(descriptions: Sequence[Any], keys: Iterable[str]) -> None:
 
 def layout(old: Sequence[Any], new: Sequence[Any], layer_name: Callable[[int], str]) -> None:
     """Raise ValueError where hyper-parameters ask for other state than a layer has had since its first step."""
-    for index, ((had, stored), (wants, asked)) in enumerate(zip(old, new, strict=False)):
+    for index, ((had, stored, counted), (wants, asked, counts)) in enumerate(zip(old, new, strict=False)):
         way_out = "set it before the first step, or make a new optimizer"
         if stored != asked:
             raise ValueError(
@@ -141,6 +141,11 @@ def layout(old: Sequence[Any], new: Sequence[Any], layer_name: Callable[[int], s
             raise ValueError(
                 f"the state of {layer_name(index)} is ({', '.join(had)}), its hyper-parameters have come to ask for "
                 f"({', '.join(wants)}); what they are follows from curvature and momentum: {way_out}"
+            )
+        if counted and counts and counted != counts:
+            raise ValueError(
+                f"interval and first_estimate of {layer_name(index)} were {counted} and are {counts}, but "
+                f"bias_correction counts the estimates of h by them; {way_out}, or set bias_correction to False"
             )
 
 

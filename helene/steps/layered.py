@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from helene.steps.trajectory import Trajectory
 
 LearningRate = float | Callable[[int], float]
-Layout = list[tuple[Any, ...]]  # of each layer: the names of its states and how they are stored
+Layout = list[tuple[Any, ...]]  # of each layer, see `layout_of`
 
 
 class Options(TypedDict, total=False):
@@ -401,5 +401,10 @@ class Layered(torch.optim.Optimizer):
 
 
 def layout_of(rules: Sequence[Rule], kept: Sequence[Storage]) -> Layout:
-    """What the state of each layer is made of."""
-    return [(rule.kept, way.state_dtype) for rule, way in zip(rules, kept, strict=True)]
+    """What the state of each layer is made of, how it is stored, and when h was estimated where this is counted."""
+    return [(rule.kept, way.state_dtype, _counted(rule)) for rule, way in zip(rules, kept, strict=True)]
+
+
+def _counted(rule: Rule) -> tuple[int, int] | None:
+    counts = isinstance(rule, CurvatureRule) and rule.bias_correction
+    return (rule.interval, rule.first_estimate) if counts else None  # type: ignore[attr-defined]

@@ -258,3 +258,25 @@ def test_parameters_that_were_changed_by_hand():
         optimizer.step(lambda: p.sum() + q.sum())
     optimizer.param_groups[0]["params"].pop()
     optimizer.step(lambda: p.sum() + q.sum())
+
+
+@pytest.mark.parametrize("name", ["interval", "first_estimate"])
+def test_estimates_that_bias_correction_would_count_wrongly(name):
+    p = one()
+    options = {"batch_size": 2, "interval": 10, "bias_correction": True}
+    optimizer = helene.Helene([p], 0.1, anneal_horizon=9, **options)
+    for _ in range(12):
+        optimizer.step(lambda: p.square().sum())
+    optimizer.param_groups[0][name] = 2
+    with pytest.raises(
+        ValueError, match=r"of layer 0 were \(10, 1\) and are .* counts the estimates of h by them; set"
+    ):
+        optimizer.step(lambda: p.square().sum())
+    optimizer.param_groups[0]["bias_correction"] = False
+    optimizer.step(lambda: p.square().sum())
+    loaded = helene.Helene([p], 0.1, anneal_horizon=9, **{**options, "interval": 3})
+    loaded.load_state_dict(helene.Helene([p], 0.1, anneal_horizon=9, **options).state_dict())
+    loaded.step(lambda: p.square().sum())
+    loaded.param_groups[0]["interval"] = 3
+    with pytest.raises(ValueError, match=r"were \(10, 1\) and are \(3, 1\)"):
+        loaded.step(lambda: p.square().sum())
