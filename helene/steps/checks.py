@@ -164,6 +164,16 @@ def strangers(group: Mapping[str, Any], known: Sequence[str]) -> None:
         )
 
 
+def one_number_each(values: Mapping[str, Any]) -> None:
+    """Raise ValueError if a hyper-parameter is several numbers, which would be one an element where shapes allow it."""
+    for key, value in values.items():
+        if isinstance(value, Tensor):
+            raise ValueError(
+                f"{key} must be one number, got a tensor of shape {tuple(value.shape)}; give each layer its own in a "
+                "parameter group"
+            )
+
+
 def finite(scalars: Sequence[float], eps: float | None) -> None:
     """Raise FloatingPointError unless what a step measured from finite losses is finite too."""
     if not all(map(math.isfinite, scalars)):

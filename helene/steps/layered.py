@@ -178,6 +178,7 @@ class Layered(torch.optim.Optimizer):
         checks.strangers(group, keys)
         values = {key: numeric.plain(group[key]) for key in keys}
         held = self._descriptions.get(id(group))
+        checks.one_number_each(values)
         if held is None or held[0] != values:
             kinds = (self.RULE, Storage, self.PROBING)
             made: Any = tuple(kind(**{name: values[name] for name in names(kind)}) for kind in kinds)

@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -321,3 +322,13 @@ def test_floors_of_a_damaged_state_dict(kept):
     with pytest.raises(ValueError, match="they must be positive and finite numbers of 2 layers; take a whole"):
         optimizer.load_state_dict({**optimizer.state_dict(), "floors": kept})
     assert floors_of(optimizer) == before
+
+
+def test_floors_as_arrays_are_one_a_layer():
+    for floors in ([0.5, 2.0], np.array([0.5, 2.0]), torch.tensor([0.5, 2.0])):
+        problem = Counted()
+        assert [group["floor"] for group in problem.helene(floors).param_groups] == [0.5, 2.0]
+    with pytest.raises(ValueError, match="floor has 3 values for 2 layers"):
+        Counted().helene(torch.ones(3))
+    with pytest.raises(ValueError, match="radius has 1 values, and narrow is layer 2; give one number, or one a layer"):
+        Counted().helene(helene.RadiusFloor([1.0]))

@@ -280,3 +280,17 @@ def test_estimates_that_bias_correction_would_count_wrongly(name):
     loaded.param_groups[0]["interval"] = 3
     with pytest.raises(ValueError, match=r"were \(10, 1\) and are \(3, 1\)"):
         loaded.step(lambda: p.square().sum())
+
+
+@pytest.mark.parametrize("name", ["lr", "eps", "weight_decay", "momentum"])
+def test_hyper_parameters_of_several_numbers(name):
+    """They broadcast over a parameter of as many elements, and ended a step half made over others."""
+    p = torch.nn.Parameter(torch.ones(2))
+    several = torch.tensor([0.1, 0.2])
+    with pytest.raises(ValueError, match=rf"{name} must be one number, got a tensor of shape \(2,\); give each layer"):
+        helene.ZOMomentum([p], **{"lr": 0.1, name: several})
+    optimizer = helene.ZOMomentum([p], 0.1)
+    optimizer.step(lambda: p.square().sum())
+    optimizer.param_groups[0][name] = several
+    with pytest.raises(ValueError, match=f"{name} must be one number"):
+        optimizer.step(lambda: p.square().sum())
