@@ -69,7 +69,7 @@ def bias_correction(beta2: float, num_estimates: int) -> float:
 
 def decay(theta: Tensor, lr: float | Tensor, weight_decay: float | Tensor) -> Tensor:
     r"""theta ← theta − lr · weight_decay · theta (line 14), decoupled; the paper calls the coefficient ε."""
-    if weight_decay == 0.0:
+    if _is_zero(weight_decay):
         return theta  # the same bits, one pass less
     return theta - lr * weight_decay * theta
 
@@ -93,7 +93,7 @@ def descend(theta: Tensor, direction: Tensor, lr: float | Tensor) -> Tensor:
 
 def coupled_decay(g: Tensor, theta: Tensor, weight_decay: float | Tensor) -> Tensor:
     r"""g + weight_decay · theta: the decay as part of the gradient, as torch.optim's SGD and Adam have it."""
-    return g if weight_decay == 0.0 else g + weight_decay * theta
+    return g if _is_zero(weight_decay) else g + weight_decay * theta
 
 
 def second_difference(loss_plus: float, loss_minus: float, loss: float, eps: float) -> float:
@@ -112,3 +112,8 @@ def fzoo_weights(losses: list[float], loss: float) -> list[float]:
     if deviation == 0.0:
         return [0.0] * len(losses)
     return [(value - loss) / (len(losses) * deviation) for value in losses]
+
+
+def _is_zero(value: float | Tensor) -> bool:
+    """Whether a number is 0, for a tensor every one of its."""
+    return not bool(value.any()) if isinstance(value, Tensor) else value == 0.0

@@ -101,7 +101,7 @@ class Scratch:
         self.buffers: dict[torch.device, Tensor] = {}
         self.peak = 0
 
-    def region(self, device: torch.device, start: int, size: int, grows: bool) -> tuple[Tensor, bool]:
+    def region(self, device: torch.device, start: int, size: int, grows: bool, apart: bool) -> tuple[Tensor, bool]:
         """That many bytes from a place on, and whether they are held: memory of their own where there is too little.
 
         Args:
@@ -109,10 +109,11 @@ class Scratch:
             start: The first of them.
             size: How many.
             grows: Whether there shall be enough from the next probe on.
+            apart: Whether they shall have memory of their own in any case.
         """
         self.peak = max(self.peak, (start + size) * grows)
         buffer = self.buffers.setdefault(device, torch.empty(0, dtype=torch.uint8, device=device))
-        if start + size > buffer.numel():
+        if apart or start + size > buffer.numel():
             return torch.empty(size, dtype=torch.uint8, device=device), False
         return buffer[start : start + size], True
 
@@ -200,12 +201,14 @@ class Copies:
 
         return {device: self._controls.get(device) or Control(device) for device in devices}
 
-    def at(self, indices: tuple[int, ...], start: int, grows: bool = True) -> tuple[list[Block], dict[int, int]]:
+    def at(
+        self, indices: tuple[int, ...], start: int, grows: bool = True, apart: bool = False
+    ) -> tuple[list[Block], dict[int, int]]:
         """Blocks of parameters whose copies follow each other from a place on, one a device, and where each copy ends.
 
         See `Scratch.region`.
         """
-        held = self._held.get((indices, start))
+        held = None if apart else self._held.get((indices, start))
         if held is not None:
             return held
         offsets, ends, size = {}, {}, 0
@@ -215,12 +218,12 @@ class Copies:
             ends[i] = start + size
         blocks, kept = [], True
         for device in dict.fromkeys(self.thetas[i].device for i in indices):
-            region, lasts = self.scratch.region(device, start, size, grows)
+            region, lasts = self.scratch.region(device, start, size, grows, apart)
             targets = {i: self.targets[i] for i in indices if self.thetas[i].device == device}
             thetas = {i: self.thetas[i] for i in targets}
             blocks.append(Block(targets, thetas, offsets, {1: region, -1: region}))
             kept = kept and lasts
-        self.short = self.short or not kept
+        self.short = self.short or not (kept or apart)
         if kept:
             if len(self._held) > 4 * len(self.targets):
                 self._held.clear()  # forwards that change all the time

@@ -242,7 +242,7 @@ def _gradient(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
     if not isinstance(loss, Tensor) or not loss.requires_grad:
         raise ValueError("the closure's result has no graph to go back through; it must not run under torch.no_grad")
     found = torch.autograd.grad(loss, list(params), allow_unused=True)
-    gradients = [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]
+    gradients = [torch.zeros_like(p) if g is None else g.to_dense() for g, p in zip(found, params, strict=True)]
     if not all_finite(gradients):
         raise FloatingPointError(
             "the gradient is not finite; parameters and state are unchanged. A wider dtype or a smaller lr helps"

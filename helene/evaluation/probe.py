@@ -67,7 +67,7 @@ class Probe:
         full = [i for i in range(len(self.targets)) if i not in in_modules]
         self._hooked = Hooked(self._all_modules, full, (self._before, self._after))
         self._guard = Hooks([] if model is None else [(model, self._alone, None)])
-        self._transformed: set[int] = set()  # see `Swap.transformed`
+        self._passed: dict[int, str] = {}  # see `Swap.passed`
         self._swap: Swap | None = None  # at work
         if model is not None and is_compiled(model):
             self._use_full_copies(range(len(self.targets)), "the model is compiled, so its modules' hooks do not run")
@@ -96,8 +96,8 @@ class Probe:
         if self._looked and (passed_by := self._passed_by()):
             self._use_full_copies(passed_by)
             loss, unperturbed, read = self._watched(closure, direction, radius)
-        if self._transformed:
-            self._use_full_copies(sorted(self._transformed), "their module runs inside a transform of torch.func")
+        if self._passed:
+            self._use_full_copies(sorted(self._passed), ", or ".join(sorted(set(self._passed.values()))))
             loss, unperturbed, read = self._watched(closure, direction, radius)
         if unperturbed and self._hooked.modules:
             self._use_full_copies(unperturbed, "read outside their own module's forward")
@@ -132,7 +132,7 @@ class Probe:
 
     def _passed_by(self) -> list[int]:
         """Parameters of modules that ran less often than in the evaluation that was checked, or where none is made."""
-        return sorted(self._hooked.passed_by() | self._transformed)
+        return sorted(self._hooked.passed_by() | self._passed.keys())
 
     def loss_here(self, closure: Closure) -> Tensor:
         """The closure's loss at theta, by the code that the probes run: modules with hooks may take another path."""
@@ -152,7 +152,7 @@ class Probe:
 
     def _watched(self, closure: Closure, direction: Displacement, radius: float) -> tuple[Tensor, list[int], set[int]]:
         """The loss, the parameters read unperturbed, and those of which an operation was given the tensor itself."""
-        watch = ReadWatch([t.tensor for t in self.targets])
+        watch = ReadWatch([t.tensor for t in self.targets], is_first=not self._looked)
         loss = self._evaluate(closure, direction, radius, watch)
         self.reads_none = watch.reads_none and any(t.tensor.numel() for t in self.targets)
         if self.reads_none and self._model is not None:
@@ -167,7 +167,7 @@ class Probe:
         layout = hooked.layout(self._copies) if watch is None else None
         whole = layout is not None and len(layout.openings) == 1  # all fit at once: no module has to tell of itself
         swap, undo = Swap(self._copies, direction, radius, hooked.owned, layout, watch, not self._gathered), Undo()
-        self._transformed = swap.transformed
+        self._passed = swap.passed
         try:
             try:
                 undo.note(lambda: setattr(self, "_swap", None))
@@ -219,7 +219,7 @@ class Probe:
             )
 
     def _use_full_copies(self, indices: Sequence[int], reason: str = "") -> None:
-        self._hooked, self._transformed = self._hooked.without(set(indices)), set()
+        self._hooked, self._passed = self._hooked.without(set(indices)), {}
         if reason:
             num_bytes = sum(self.targets[i].tensor.nbytes for i in indices)
             names = self._names(sorted(indices))

@@ -20,10 +20,13 @@ class ReadWatch(TorchDispatchMode):
         read: Parameters of which an operation was given the tensor itself, and so the perturbed copy.
         regions: Spans of memory that hold perturbed copies; what reads there sets ``copies_read``.
         paused: Whether operations are let pass.
+        is_first: Whether this is the first evaluation: each copy then has memory of its own, so that what is held of
+            it afterwards is seen.
     """
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], is_first: bool = False) -> None:
         super().__init__()
+        self.is_first = is_first
         self.tensors = list(tensors)
         self.spans = sorted((*span(t), i) for i, t in enumerate(tensors) if t.numel())
         self.starts = [start for start, _, _ in self.spans]

@@ -40,8 +40,9 @@ class Swap:
 
     Attributes:
         calls: How often each module was entered.
-        transformed: Parameters whose module ran inside a transform of torch.func, and so read theta: pointing them
-            elsewhere there ends the process.
+        passed: Parameters that were not copied, and so read as theta, with the reason: their module ran inside a
+            transform of torch.func, where pointing them elsewhere ends the process, or with gradients enabled, where a
+            backward may read the copy after its place has been taken.
         events: See `helene.evaluation.layouts.Layout`; nothing while the layout is followed.
     """
 
@@ -58,13 +59,15 @@ class Swap:
         self.copies, self.direction, self.radius, self.watch = copies, direction, radius, watch
         self.originals: dict[int, Tensor] = {}
         self.calls = [0] * len(owned)
-        self.transformed: set[int] = set()
+        self.passed: dict[int, str] = {}
         self.events: list[int] = []
         self._owned, self._layout, self._position = owned, layout, 0
         self._grows = grows
         self._depth: Counter[int] = Counter()
         self._ends: dict[int, int] = {}  # where copies end in scratch memory, also those that are no longer in use
-        self._passed: list[int] = []  # modules inside a transform
+        self._is_first = watch is not None and watch.is_first
+        self._uses: dict[int, int] = {}  # by parameter, of its copy before it is read
+        self._passed: list[int] = []  # modules whose parameters were not copied
         self._thread = threading.get_ident()
 
     def enter(self, indices: Sequence[int]) -> None:
@@ -72,13 +75,19 @@ class Swap:
         new = tuple(i for i in indices if not self._depth[i])
         if new:
             self._copy(new, max((self._ends[i] for i in self.originals), default=0))
+            if self._is_first:
+                self._uses |= {i: _uses(self.copies.targets[i].tensor) for i in new}
         self._depth.update(indices)
 
     def leave(self, indices: Sequence[int]) -> None:
         """Undo one `enter`; with all of them undone, parameters point at their own memory again."""
         held = [i for i in indices if self._depth[i]]
         self._depth.subtract(held)
-        self._point_back([i for i in held if not self._depth[i]])
+        left = [i for i in held if not self._depth[i]]
+        if self.watch:  # a view that is kept, such as on the module, will be read when its memory is another copy's
+            uses, targets = self._uses, self.copies.targets
+            self.watch.seen.update(i for i in left if i in uses and _uses(targets[i].tensor) > uses[i])
+        self._point_back(left)
 
     def check_thread(self) -> None:
         """Raise RuntimeError in another thread than the evaluation's."""
@@ -88,8 +97,8 @@ class Swap:
     def before(self, module: int) -> None:
         """To be called before a forward of a module, of that number."""
         self.check_thread()
-        if in_transform():
-            self.transformed.update(self._owned[module])
+        if reason := _needs_lasting_copies():
+            self.passed.update(dict.fromkeys(self._owned[module], reason))
             self._passed.append(module)
             return
         self.calls[module] += 1
@@ -145,7 +154,7 @@ class Swap:
         if self.watch:
             self.watch.paused = True
         with out_of_inference():
-            blocks, ends = self.copies.at(indices, start, self._grows)
+            blocks, ends = self.copies.at(indices, start, self._grows, apart=self._is_first)
             self._ends |= ends
             for block in blocks:
                 self._point_at(block)
@@ -174,6 +183,14 @@ def out_of_inference() -> AbstractContextManager[object]:
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
-def in_transform() -> bool:
-    """Whether the caller runs inside a transform of torch.func, such as ``grad`` or ``vmap``."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+def _needs_lasting_copies() -> str:
+    """Why a module that runs now must find its copies made, and made to last, before the loss began; else empty."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "their module runs inside a transform of torch.func"
+    return "their module runs with gradients enabled, for a backward in the loss" if torch.is_grad_enabled() else ""
+
+
+def _uses(tensor: Tensor) -> int:
+    """How many tensors, and the like, hold a tensor's memory."""
+    count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return count

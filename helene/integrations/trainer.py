@@ -84,7 +84,8 @@ class HeleneTrainer(HasStepper, Trainer):
         """Build the method over the model's layers, unless an optimizer was given.
 
         Raises:
-            ValueError: If the class is not one of this package, or needs the loss of each example.
+            ValueError: If the optimizer is not one of this package, or needs the loss of each example, or its lr is a
+                function.
         """
         if self.optimizer is None:
             given: Any = self.optimizer_cls_and_kwargs or (MeZO, {})
@@ -103,6 +104,15 @@ class HeleneTrainer(HasStepper, Trainer):
             if issubclass(cls, ZerothOrder):
                 defaults["model"] = model
             self.optimizer = cls(layer_groups(model), **{**defaults, **kwargs})
+        built = getattr(self.optimizer, "optimizer", self.optimizer)
+        if not isinstance(built, Base):
+            raise ValueError(f"{type(built).__name__} is not an optimizer of helene; use transformers.Trainer for it")
+        if built.schedule is not None:
+            raise ValueError(
+                f"lr is the function {built.schedule!r}, and the Trainer's scheduler would set lr over it at "
+                "each step; give a number and lr_scheduler_type, or optimizers=(optimizer, scheduler) with a scheduler "
+                "of torch"
+            )
         return self.optimizer
 
     def training_step(

@@ -116,7 +116,8 @@ def _with_floors(params: list[Any], floor: float | Floor | Sequence[float | Floo
     groups = [dict(group) for group in params] if params and isinstance(params[0], dict) else [{"params": params}]
     if not params:
         return params
-    per_layer = list(floor) if isinstance(floor, Sequence) else [floor] * len(groups)
+    given: Any = floor.tolist() if hasattr(floor, "tolist") else floor  # numpy's arrays and tensors
+    per_layer = list(given) if isinstance(given, Sequence) else [given] * len(groups)
     if len(per_layer) != len(groups):
         raise ValueError(f"floor has {len(per_layer)} values for {len(groups)} layers; give one number, or one a layer")
     for group, value in zip(groups, per_layer, strict=True):

@@ -57,7 +57,15 @@ class RadiusFloor:
 
     def __call__(self, layer: Layer) -> float:
         """λ_i of a layer."""
-        radius = self.radius if isinstance(self.radius, int | float) else self.radius[layer.index]
+        if isinstance(self.radius, int | float):
+            radius = self.radius
+        elif layer.index < len(self.radius):
+            radius = self.radius[layer.index]
+        else:
+            raise ValueError(
+                f"radius has {len(self.radius)} values, and {layer.name} is layer {layer.index + 1}; give one number, "
+                "or one a layer"
+            )
         return radius / (2.0 * math.sqrt(layer.dimension))
 
 

@@ -97,7 +97,7 @@ class TorchSGDRule(HeavyBallRule):
     @property
     def kept(self) -> tuple[str, ...]:
         """See `Rule`."""
-        return ("momentum",) if self.momentum else ()
+        return ("momentum",) if isinstance(self.momentum, Tensor) or self.momentum else ()
 
 
 @dataclass(frozen=True, kw_only=True)

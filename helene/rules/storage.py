@@ -54,7 +54,8 @@ def allocate(like: Tensor, rule: Rule, name: str, dtype: str) -> Tensors:
         nonnegative = name in NONNEGATIVE
         code = (255 if nonnegative else 127) if initial else 0
         codes = torch.full((size,), code, dtype=torch.uint8 if nonnegative else torch.int8, device=device)
-        return {name: codes, f"{name}_scale": torch.full((-(-size // precision.BLOCK),), initial, device=device)}
+        scales = torch.full((-(-size // precision.BLOCK),), initial, dtype=torch.float32, device=device)
+        return {name: codes, f"{name}_scale": scales}
     stored = torch.bfloat16 if dtype == "bfloat16" else compute_dtype(like.dtype)
     return {name: torch.full((size,), initial, dtype=stored, device=device)}
 

@@ -124,14 +124,8 @@ class Base(Layered):
             ValueError: If a hyper-parameter is out of its range, belongs to the whole step and differs between groups,
                 is none that the method reads, or needs other state than there is.
         """
-        trained = [(id(p), p.dtype) for group in self.param_groups for p in group["params"] if p.requires_grad]
-        if trained != self._trained:
-            try:
-                self._prepare()
-                checks.state_dtypes(self.targets, self.state, *self._described()[:2])
-            except BaseException:
-                self._trained = []  # nothing half prepared is taken for ready
-                raise
+        self._follow_freezing()
+        self._follow_dtypes()
         step = self.steps_made + 1
         self._follow_schedule(step if scheduled else None)
         rules, kept, probing = self._described()

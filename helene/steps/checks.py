@@ -103,6 +103,17 @@ def group(new: dict[str, Any], others: Sequence[Mapping[str, Any]], hyper: Itera
             )
 
 
+def one_name_each(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ValueError where a group's names are not one a parameter, as after parameters were changed by hand."""
+    for number, group in enumerate(groups):
+        given = group.get("param_names")
+        if given is not None and len(given) != len(group["params"]):
+            raise ValueError(
+                f"group {number} has {len(group['params'])} parameters and {len(given)} names; add parameters by "
+                "add_param_group, and stop training one by requires_grad_(False)"
+            )
+
+
 def _place(groups: Sequence[Mapping[str, Any]], number: int, i: int) -> str:
     entry, names = groups[number]["params"][i], groups[number].get("param_names")
     name = entry[0] if isinstance(entry, tuple) else names[i] if names else i
@@ -120,7 +131,7 @@ def shared(descriptions: Sequence[Any], keys: Iterable[str]) -> None:
 
 def layout(old: Sequence[Any], new: Sequence[Any], layer_name: Callable[[int], str]) -> None:
     """Raise ValueError where hyper-parameters ask for other state than a layer has had since its first step."""
-    for index, ((had, stored), (wants, asked)) in enumerate(zip(old, new, strict=False)):
+    for index, ((had, stored, counted), (wants, asked, counts)) in enumerate(zip(old, new, strict=False)):
         way_out = "set it before the first step, or make a new optimizer"
         if stored != asked:
             raise ValueError(
@@ -130,6 +141,11 @@ def layout(old: Sequence[Any], new: Sequence[Any], layer_name: Callable[[int], s
             raise ValueError(
                 f"the state of {layer_name(index)} is ({', '.join(had)}), its hyper-parameters have come to ask for "
                 f"({', '.join(wants)}); what they are follows from curvature and momentum: {way_out}"
+            )
+        if counted and counts and counted != counts:
+            raise ValueError(
+                f"interval and first_estimate of {layer_name(index)} were {counted} and are {counts}, but "
+                f"bias_correction counts the estimates of h by them; {way_out}, or set bias_correction to False"
             )
 
 
@@ -163,6 +179,16 @@ def strangers(group: Mapping[str, Any], known: Sequence[str]) -> None:
             f"a parameter group has the key {key!r}, which this method does not read; take it out: known are "
             f"{', '.join((*LABELS, *known))}"
         )
+
+
+def one_number_each(values: Mapping[str, Any]) -> None:
+    """Raise ValueError if a hyper-parameter is several numbers, which would be one an element where shapes allow it."""
+    for key, value in values.items():
+        if isinstance(value, Tensor):
+            raise ValueError(
+                f"{key} must be one number, got a tensor of shape {tuple(value.shape)}; give each layer its own in a "
+                "parameter group"
+            )
 
 
 def finite(scalars: Sequence[float], eps: float | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,34 @@ def ask(optimizer: Layered, plan: StepPlan, estimate: Estimate) -> StepPlan:
     return plan.with_floors(known)
 
 
+def known(optimizer: Layered) -> dict[str, list[Any]]:
+    """Floors by rule as a state_dict keeps them: by layer, what they were asked at and the number.
+
+    They cannot be asked again where h is stored with less precision than it had when they were asked.
+    """
+    held = optimizer.known_floors.items()
+    return {str(i): [at, v] for i, ((rule, at), v) in held if rule == optimizer.param_groups[i].get("floor")}
+
+
+def check_known(kept: Any, num_layers: int) -> None:
+    """Raise ValueError unless this is what `known` gives of so many layers."""
+    try:
+        fits = all(0 <= int(i) < num_layers and int(at) == at and 0 < v < math.inf for i, (at, v) in kept.items())
+    except (AttributeError, TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"the state_dict has the floors {kept!r}, they must be positive and finite numbers of {num_layers} layers; "
+            "take a whole state_dict or checkpoint, or one without the entry 'floors', so that floors are asked anew"
+        )
+
+
+def take(optimizer: Layered, kept: Mapping[str, Sequence[Any]]) -> None:
+    """Know what `known` gave."""
+    for i, (at, value) in kept.items():
+        optimizer.known_floors[int(i)] = (optimizer.param_groups[int(i)].get("floor"), at), value
+
+
 def _floor(optimizer: Layered, layer: int, rule: HeleneRule, step: int, estimate: Estimate | None = None) -> float:
     """λ_i of a layer, asked again where its rule, or h (else the layer's size), is not that of the last time."""
     dimension = optimizer.layer_dimension(layer)
@@ -72,7 +100,7 @@ def _curvature(optimizer: Layered, layer: int, rule: HeleneRule, step: int, esti
     """h of a layer's parameters as it is read, flat: with the estimate in it, before that is stored."""
     found = []
     for index, target in enumerate(optimizer.targets):
-        if target.layer != layer:
+        if target.layer != layer or not target.tensor.numel():
             continue
         size, device = target.tensor.numel(), target.tensor.device
         pieces = []

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from helene.steps.trajectory import Trajectory
 
 LearningRate = float | Callable[[int], float]
-Layout = list[tuple[Any, ...]]  # of each layer: the names of its states and how they are stored
+Layout = list[tuple[Any, ...]]  # of each layer, see `layout_of`
 
 
 class Options(TypedDict, total=False):
@@ -62,6 +62,7 @@ class Layered(torch.optim.Optimizer):
     DEFAULTS: ClassVar[Mapping[str, Any]] = {}  # of options, where they are not those of the descriptions
     _claim: checks.Claim | None = None
     _as_given = False
+    _dtypes: Sequence[torch.dtype] = ()  # of the trained parameters, in the last step
     _layout: Layout
 
     def __init__(self, params: Iterable[Any], hyper: dict[str, Any], options: Mapping[str, Any]) -> None:
@@ -108,6 +109,7 @@ class Layered(torch.optim.Optimizer):
 
     def _prepare(self) -> None:
         """Make the list of trained parameters, with their layers, ids and names; check every group."""
+        checks.one_name_each(self.param_groups)
         self.targets: list[Target] = []
         ids = iter(self._ids(self._as_given))
         position = 0
@@ -128,11 +130,40 @@ class Layered(torch.optim.Optimizer):
         self._dimensions = [0] * len(self.param_groups)
         for target in self.targets:
             self._dimensions[target.layer] += self.numel(target)
-        self._trained = [(id(target.tensor), target.tensor.dtype) for target in self.targets]
         self._claim = None
         self._arranged: Any = None
         layer_floors.check(self, rules)
         self._arrange(probing)
+
+    def _follow_freezing(self, between_steps: bool = False) -> None:
+        """Prepare anew where parameters were frozen or thawed.
+
+        Args:
+            between_steps: Whether a model that is frozen as a whole, such as for its evaluation, changes nothing.
+
+        Raises:
+            ValueError: If no parameter is left, or one that was thawed cannot be trained here.
+        """
+        trained = [id(p) for p in self._parameters() if p.requires_grad]
+        if trained == [id(target.tensor) for target in self.targets] or (between_steps and not trained):
+            return
+        try:
+            self._prepare()
+        except BaseException:
+            self.targets = []  # nothing half prepared is taken for ready
+            raise
+
+    def _follow_dtypes(self) -> None:
+        """Prepare anew where a parameter's dtype has changed since the last step.
+
+        Raises:
+            ValueError: If it asks for state in another dtype than there is.
+        """
+        dtypes = [target.tensor.dtype for target in self.targets]
+        if dtypes != (self._dtypes or dtypes):
+            self._prepare()
+            checks.state_dtypes(self.targets, self.state, *self._described()[:2])
+        self._dtypes = dtypes
 
     def _ids(self, as_given: bool) -> list[int]:
         """Ids of all parameters: of their names without wrappers' prefixes, or as given; of their places else."""
@@ -160,6 +191,7 @@ class Layered(torch.optim.Optimizer):
         checks.strangers(group, keys)
         values = {key: numeric.plain(group[key]) for key in keys}
         held = self._descriptions.get(id(group))
+        checks.one_number_each(values)
         if held is None or held[0] != values:
             kinds = (self.RULE, Storage, self.PROBING)
             made: Any = tuple(kind(**{name: values[name] for name in names(kind)}) for kind in kinds)
@@ -200,6 +232,7 @@ class Layered(torch.optim.Optimizer):
 
     def state_bytes(self) -> int:
         """Predicted bytes of the state, which is allocated at the first step."""
+        self._follow_freezing(between_steps=True)
         rules, kept, _ = self._described()
         total = 0
         for target in self.targets:
@@ -254,6 +287,11 @@ class Layered(torch.optim.Optimizer):
             else:
                 self.scheduled[i] = None
 
+    def _lr_by_hand(self) -> list[int]:
+        """The groups that do not follow the function of the step, where lr is one."""
+        given = enumerate(zip(self.param_groups, self.scheduled, strict=True)) if self.schedule else ()
+        return [i for i, (group, last) in given if last is None or not (group["lr"] is last or group["lr"] == last)]
+
     def allocate(self, target: Target, rule: Rule, kept: Storage) -> dict[str, Tensor]:
         """The state of a parameter, made where it is missing."""
         p = target.tensor
@@ -277,6 +315,7 @@ class Layered(torch.optim.Optimizer):
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint or a trajectory must have in common with the optimizer that takes it."""
+        self._follow_freezing(between_steps=True)
         return saved.describe(type(self).__name__, self.state_names, self.targets)
 
     def check_identity(self, other: Mapping[str, Any], what: str) -> None:
@@ -294,6 +333,7 @@ class Layered(torch.optim.Optimizer):
 
     def _fits_as_given(self, other: Mapping[str, Any]) -> bool | None:
         """Whether an identity's ids are those of the names as given; None if they are neither these nor the others."""
+        self._follow_freezing(between_steps=True)
         for as_given in (self._as_given, not self._as_given):
             ids = {id(p): i for p, i in zip(self._parameters(), self._ids(as_given), strict=True)}
             mine = [target._replace(id=ids[id(target.tensor)]) for target in self.targets]
@@ -306,6 +346,7 @@ class Layered(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """As `torch.optim.Optimizer.state_dict`, with the `identity` of what it belongs to."""
+        identity = self.identity()
         if self.steps_made:  # a parameter that has joined since the last step has none yet
             rules, kept, _ = self._described()
             with torch.inference_mode(False):
@@ -314,7 +355,8 @@ class Layered(torch.optim.Optimizer):
         state = super().state_dict()
         for group in state["param_groups"]:
             group.update({k: numeric.plain(v) for k, v in group.items() if not isinstance(v, Tensor)})
-        return {**state, "helene": self.identity()}
+        more = {"floors": layer_floors.known(self), "lr_by_hand": self._lr_by_hand()}
+        return {**state, "helene": identity, **{name: value for name, value in more.items() if value}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As `torch.optim.Optimizer.load_state_dict`; the trajectory goes on bit for bit, seed included.
@@ -329,6 +371,8 @@ class Layered(torch.optim.Optimizer):
         self.check_identity(state_dict["helene"], "state_dict")
         state_dict = {**state_dict, "param_groups": saved.known_entries(self, state_dict["param_groups"])}
         saved.check(self, state_dict)
+        floors = state_dict.get("floors", {})
+        layer_floors.check_known(floors, len(self.param_groups))
         given = [group.get("param_names") for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, names_given in zip(self.param_groups, given, strict=True):
@@ -341,7 +385,10 @@ class Layered(torch.optim.Optimizer):
                 with torch.inference_mode(False):  # or no later step may write it
                     self.state[p] = {k: v.to(p.device, copy=True) if isinstance(v, Tensor) else v for k, v in entries}
         self._forget()
+        layer_floors.take(self, floors)
         self._follow_schedule(None)
+        for i in state_dict.get("lr_by_hand", ()):
+            self.scheduled[i] = None
         self._as_given = self._fits_as_given(state_dict["helene"]) or False
         self._prepare()
         if self.steps_made:
@@ -355,19 +402,23 @@ class Layered(torch.optim.Optimizer):
         self.known_floors: dict[int, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_model", "_as_given", "schedule", "scheduled", "statistics", "_warned", "_layout")
+        kept = ("_model", "_as_given", "schedule", "scheduled", "statistics", "_warned", "_layout", "known_floors")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in kept if name in self.__dict__}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "_model" in state:
-            layout = state["_layout"]
             self.trajectory = self.last_loss = None
             self._forget()
-            self._layout = layout
+            self._layout, self.known_floors = state["_layout"], dict(state.get("known_floors", {}))
             self._prepare()
 
 
 def layout_of(rules: Sequence[Rule], kept: Sequence[Storage]) -> Layout:
-    """What the state of each layer is made of."""
-    return [(rule.kept, way.state_dtype) for rule, way in zip(rules, kept, strict=True)]
+    """What the state of each layer is made of, how it is stored, and when h was estimated where this is counted."""
+    return [(rule.kept, way.state_dtype, _counted(rule)) for rule, way in zip(rules, kept, strict=True)]
+
+
+def _counted(rule: Rule) -> tuple[int, int] | None:
+    counts = isinstance(rule, CurvatureRule) and rule.bias_correction
+    return (rule.interval, rule.first_estimate) if counts else None  # type: ignore[attr-defined]

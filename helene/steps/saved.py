@@ -59,6 +59,12 @@ def check(optimizer: Layered, state_dict: Mapping[str, Any]) -> None:
         _check_floor(described[-1][0], mine.get("floor"))
     checks.shared([kinds[2] for kinds in described], names(optimizer.PROBING))
     checks.shared([kinds[0] for kinds in described], optimizer.RULE.SHARED)
+    by_hand = state_dict.get("lr_by_hand", [])
+    if not isinstance(by_hand, list) or not all(i in range(len(groups)) for i in by_hand):
+        raise ValueError(
+            f"the state_dict has lr_by_hand={by_hand!r}, they must be places of its {len(groups)} groups; take a whole "
+            "state_dict or checkpoint"
+        )
     saved = [(i, group, own) for group, own in zip(groups, described, strict=False) for i in group["params"]]
     params = [id(p) for group in optimizer.param_groups for p in group["params"]]
     place = dict(zip(params, saved, strict=False))

@@ -138,6 +138,7 @@ class ZerothOrder(Base):
             ``step``; ``projected_gradient``, a summary of the coefficients of the directions so far (c itself with one
             direction); ``layers``, a row each with ``layer``, ``dimension`` and what the method adds.
         """
+        self._follow_freezing(between_steps=True)
         step = self.steps_made
         rules = layer_floors.resolve(self, self._described()[0], step, estimates=not step)
         return {

@@ -125,7 +125,7 @@ class RunConfig:
             )
         if self.products == "tf32" and self.device == "cpu":
             raise ValueError("products 'tf32' need device 'cuda'; on a CPU take 'float32' or 'bfloat16'")
-        for name in ("lr", "eps"):
+        for name in ("lr", "eps", "seed"):
             if name in self.hyper:
                 value = self.hyper[name]
                 raise ValueError(f"hyper.{name} is {value!r}, but {name} is a setting of its own; set {name}={value}")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helene import MeZO, layer_groups
+from helene.engine import Engine
 from helene.evaluation.directions import Direction, Target
 from helene.evaluation.probe import Probe
 from tests.optimizers.contract.contract_table import METHODS, Method
@@ -197,6 +198,70 @@ def test_a_loss_with_a_transform_of_torch_func() -> None:
     one.param_groups[0]["step"] = 1
     one.step(lambda: loss(fresh))
     assert all(map(torch.equal, later.parameters(), fresh.parameters()))
+
+
+def test_a_view_that_a_module_keeps_for_another_one() -> None:
+    """Its memory is another copy's by then; found in the first loss, where the copy is still held when it is left."""
+
+    class Keeps(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            self.turned = self.weight.t()
+            return super().forward(x)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.middle = Keeps(3, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(self.middle(torch.tanh(self.first(x)))) @ self.first.turned.t()
+
+    model, twin = Net(), Net()
+    optimizer, reference = _optimizer(model, model=model), _optimizer(twin)
+    with pytest.warns(
+        UserWarning, match=r"first\.weight, first\.bias: read outside their own module's forward; copied"
+    ):
+        optimizer.step(lambda: _with_hooks(model))
+    reference.step(lambda: _with_hooks(twin))
+    for _ in range(5):
+        optimizer.step(lambda: _with_hooks(model))
+        reference.step(lambda: _with_hooks(twin))
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["derivative", "and values"])
+def test_a_loss_with_a_backward_in_it(mixed: bool) -> None:
+    """It reads weights after their modules have ended: the same trajectory as by full copies, the engine's too."""
+    x = torch.linspace(0.0, 1.0, 5)[:, None]
+
+    def net() -> Any:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 1))
+
+    def loss(model: Any, x: Tensor) -> Tensor:
+        value = model(x).square().mean() if mixed else torch.zeros(())
+        with torch.enable_grad():
+            inputs = x.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+        return value + (slope - 1).square().mean()
+
+    model, twin, captured = net(), net(), net()
+    optimizer, reference, recorded = _optimizer(model, model=model), _optimizer(twin), _optimizer(captured)
+    with pytest.warns(
+        UserWarning, match="their module runs with gradients enabled, for a backward in the loss; copied"
+    ):
+        optimizer.step(lambda: loss(model, x))
+    engine = Engine(captured, recorded, loss, capture="repeat", unit_bytes=1, scratch_bytes=1024)
+    engine.step(x)
+    reference.step(lambda: loss(twin, x))
+    for _ in range(3):
+        optimizer.step(lambda: loss(model, x))
+        engine.step(x)
+        reference.step(lambda: loss(twin, x))
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+    for p, q in zip(captured.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

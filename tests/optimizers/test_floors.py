@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import helene
+from helene.integrations.checkpoints import load_checkpoint, save_checkpoint
+from helene.rules import precision
 from helene.steps.statistics import expected_cosine
 from tests.optimizers.contract.contract_table import logistic, transformer
 
@@ -257,3 +262,73 @@ def test_layers_without_elements_change_nothing(rule):
     else:
         assert floors_of(with_empty)[2] not in (1.0, floors_of(with_empty)[0])
     assert floors_of(with_empty)[1] == 1.0
+
+
+@pytest.mark.parametrize("rule", [helene.QuantileFloor(0.5), helene.QuantileFloor(1.0), helene.MeanFloor()], ids=repr)
+def test_a_parameter_without_elements_in_a_layer_changes_nothing(rule):
+    alone, beside, empty = Counted(), Counted(), nn.Parameter(torch.ones(0, 3))
+    hyper = {"anneal_horizon": math.inf, "batch_size": 3, "interval": 2, "beta2": 0.5, "floor": rule}
+    optimizer = helene.Helene([("a", alone.a), ("b", alone.b)], 1e-3, **hyper)
+    with_empty = helene.Helene([("a", beside.a), ("empty", empty), ("b", beside.b)], 1e-3, **hyper)
+    for _ in range(3):
+        optimizer.step(alone.loss)
+        with_empty.step(beside.loss)
+    assert torch.equal(alone.a, beside.a)
+    assert floors_of(optimizer) == floors_of(with_empty)
+
+
+@pytest.mark.parametrize("state_dtype", precision.STATE_DTYPES)
+@pytest.mark.parametrize("way", ["state_dict", "pickle", "deepcopy", "checkpoint"])
+def test_a_run_goes_on_between_two_estimates_of_h(way, state_dtype, tmp_path):
+    """The floors were asked of h before it was rounded to its storage, and stay until the next estimate."""
+
+    def made():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 40), nn.Tanh(), nn.Linear(40, 1)).eval()
+        hyper = {"anneal_horizon": math.inf, "batch_size": 3, "beta2": 0.5, "interval": 4, "state_dtype": state_dtype}
+        floor = [helene.MeanFloor(), helene.QuantileFloor(0.9)]
+        return model, helene.Helene(helene.layer_groups(model, ["0", "2"]), 1e-2, floor=floor, **hyper)
+
+    def steps(model, optimizer, count):
+        x = torch.linspace(-1, 1, 15).view(3, 5)
+        for _ in range(count):
+            optimizer.step(lambda: (model(x) - 1).square().mean())
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+    model, optimizer = made()
+    steps(model, optimizer, 2)
+    if way == "pickle":
+        other, resumed = pickle.loads(pickle.dumps((model, optimizer)))
+    elif way == "deepcopy":
+        other, resumed = copy.deepcopy((model, optimizer))
+    else:
+        other, resumed = made()
+        if way == "checkpoint":
+            save_checkpoint(tmp_path / "run.safetensors", model, optimizer)
+            load_checkpoint(tmp_path / "run.safetensors", other, resumed)
+        else:
+            other.load_state_dict(model.state_dict())
+            resumed.load_state_dict(optimizer.state_dict())
+    assert floors_of(resumed) == floors_of(optimizer)
+    assert torch.equal(steps(other, resumed, 4), steps(model, optimizer, 4))
+
+
+@pytest.mark.parametrize("kept", [{"0": [1, -1.0]}, {"7": [1, 1.0]}, {"0": [1, math.nan]}, {"0": 1.0}, [1.0]], ids=str)
+def test_floors_of_a_damaged_state_dict(kept):
+    problem = Counted()
+    optimizer = problem.helene(helene.MeanFloor())
+    optimizer.step(problem.loss)
+    before = floors_of(optimizer)
+    with pytest.raises(ValueError, match="they must be positive and finite numbers of 2 layers; take a whole"):
+        optimizer.load_state_dict({**optimizer.state_dict(), "floors": kept})
+    assert floors_of(optimizer) == before
+
+
+def test_floors_as_arrays_are_one_a_layer():
+    for floors in ([0.5, 2.0], np.array([0.5, 2.0]), torch.tensor([0.5, 2.0])):
+        problem = Counted()
+        assert [group["floor"] for group in problem.helene(floors).param_groups] == [0.5, 2.0]
+    with pytest.raises(ValueError, match="floor has 3 values for 2 layers"):
+        Counted().helene(torch.ones(3))
+    with pytest.raises(ValueError, match="radius has 1 values, and narrow is layer 2; give one number, or one a layer"):
+        Counted().helene(helene.RadiusFloor([1.0]))

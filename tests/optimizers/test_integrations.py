@@ -149,10 +149,25 @@ def test_trainer_takes_a_built_optimizer_and_refuses_others(language_model, tmp_
     assert all(map(torch.equal, model.parameters(), plain.parameters()))
     with pytest.raises(ValueError, match=r"SGD is not an optimizer of helene; use transformers\.Trainer"):
         trainer(model, tmp_path, (torch.optim.SGD, {})).create_optimizer()
+    run.optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(ValueError, match=r"SGD is not an optimizer of helene; use transformers\.Trainer"):
+        run.train()
     with pytest.raises(ValueError, match=r"optimizer_cls_and_kwargs is MeZO; give \(MeZO, \{\.\.\.\}\)"):
         trainer(model, tmp_path, helene.MeZO).create_optimizer()
     with pytest.raises(ValueError, match="groups=4 needs the loss of each example"):
         trainer(model, tmp_path, (helene.GroupedMeZO, {"groups": 4})).create_optimizer()
+
+
+@pytest.mark.llm
+def test_trainer_refuses_an_lr_that_its_scheduler_would_replace(language_model, tmp_path):
+    model = language_model()
+    for given in (None, helene.MeZO(model.named_parameters(), lr=lambda step: 0.1 / step)):
+        run = trainer(model, tmp_path, (helene.MeZO, {"lr": lambda step: 0.1 / step}))
+        run.optimizer = given
+        with pytest.raises(
+            ValueError, match="the Trainer's scheduler would set lr over it at each step; give a number"
+        ):
+            run.train()
 
 
 @pytest.mark.llm

@@ -189,3 +189,22 @@ def test_every_rounding_has_draws_of_its_own(monkeypatch):
     draws = (noise.STATE_DRAW, noise.STATE_DRAW + 1, noise.ROUNDING_DRAW)
     assert sorted(seen) == sorted((step, draw) for step in (1, 2) for draw in draws)
     assert len({*draws, noise.LABEL_DRAW, noise.CURVATURE_DRAW}) == 5
+
+
+@pytest.mark.parametrize("name", ["ZOAdam", "HiZOO", "SGD"])
+@pytest.mark.parametrize("default", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_state_does_not_follow_the_default_dtype(name, default):
+    """As set by those who load a model in 16 bits; scales of 8-bit state are float32 whatever it is."""
+    options = {"momentum": 0.9} if name == "SGD" else {}
+    moved = []
+    for dtype in (torch.float32, default):
+        p = torch.nn.Parameter(torch.linspace(-1, 1, 300))
+        optimizer = getattr(helene, name)([p], lr=1e-3, state_dtype="8bit", **options)
+        torch.set_default_dtype(dtype)
+        try:
+            for _ in range(3):
+                optimizer.step(lambda p=p: (p - 0.3).square().sum())
+        finally:
+            torch.set_default_dtype(torch.float32)
+        moved.append(p.detach())
+    assert torch.equal(*moved)

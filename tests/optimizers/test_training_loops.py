@@ -189,7 +189,7 @@ def test_gradient_checkpointing_and_autocast():
 
 
 def test_an_lr_set_by_hand_stands_over_the_function_of_the_step():
-    """Until then, and again after a load, each group without an lr of its own has the function's."""
+    """Until then each group without an lr of its own has the function's; a run that is loaded goes on so."""
     p, q = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
     optimizer = helene.MeZO([{"params": [p], "layer": "p"}, {"params": [q], "layer": "q"}], lr=lambda t: 0.1 / t)
 
@@ -204,7 +204,12 @@ def test_an_lr_set_by_hand_stands_over_the_function_of_the_step():
     again = helene.MeZO([{"params": [p], "layer": "p"}, {"params": [q], "layer": "q"}], lr=lambda t: 0.1 / t)
     again.load_state_dict(optimizer.state_dict())
     again.step(lambda: p.square().sum() + q.square().sum())
-    assert again.param_groups[1]["lr"] == 0.1 / 4
+    assert [group["lr"] for group in again.param_groups] == [0.03, 0.1 / 4]
+    again.param_groups[1]["lr"] = 0.02  # which no step has seen when it is saved
+    optimizer.load_state_dict(again.state_dict())
+    assert step() == [0.03, 0.02]
+    with pytest.raises(ValueError, match=r"lr_by_hand=\[2\], they must be places of its 2 groups; take a whole"):
+        again.load_state_dict({**again.state_dict(), "lr_by_hand": [2]})
 
 
 def test_a_look_ahead_leaves_the_schedule_where_it_is():

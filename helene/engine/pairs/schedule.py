@@ -30,11 +30,13 @@ class Call(NamedTuple):
         module: The module.
         owned: Indices of its parameters; of a compiled block, its parts' too.
         rows: Whether only the rows that it looks up are read.
+        in_graph: Whether it ran with gradients enabled, so that a backward in the loss may read the parameters later.
     """
 
     module: nn.Module
     owned: tuple[int, ...]
     rows: bool = False
+    in_graph: bool = False
 
 
 class Unit(NamedTuple):
@@ -129,7 +131,9 @@ def schedule_of(
     unit_bytes: int = UNIT_BYTES,
     ring_bytes: int | None = None,
 ) -> Schedule:
-    """The schedule for an order of calls: few bytes are copied whole, and so are parameters that no call owns.
+    """The schedule for an order of calls.
+
+    Few bytes are copied whole, and so are parameters that no call owns, and those that a backward may read.
 
     Args:
         targets: The trained parameters.
@@ -140,7 +144,7 @@ def schedule_of(
     """
     if sum(t.tensor.nbytes for t in targets) <= SMALL_BYTES and ring_bytes is None:
         return make_schedule(targets, [], set(range(len(targets))))
-    owned = {i for call in calls for i in call.owned}
+    owned = {i for call in calls for i in call.owned} - {i for call in calls if call.in_graph for i in call.owned}
     whole = {i for i in range(len(targets)) if i not in owned} | (resident or set())
     return make_schedule(targets, calls, whole, unit_bytes, ring_bytes)
 
@@ -218,7 +222,7 @@ class _Hooks:
         self.modes: list[tuple[int, LookupMode]] = []
 
     def before(self, *_: Any) -> None:
-        self.calls.append(Call(self.module, self.owned))
+        self.calls.append(Call(self.module, self.owned, in_graph=torch.is_grad_enabled()))
         if self.table:
             assert isinstance(self.module.weight, nn.Parameter)
             mode = LookupMode(self.module.weight)

@@ -94,6 +94,8 @@ def test_settings_of_their_own_are_no_hyper_parameters():
     """Else the record would keep one value and the optimizer take the other."""
     with pytest.raises(ValueError, match=r"hyper\.lr is 0\.5, but lr is a setting of its own; set lr=0\.5"):
         opt(hyper={"lr": 0.5})
+    with pytest.raises(ValueError, match=r"hyper\.seed is 5, but seed is a setting of its own; set seed=5"):
+        opt(hyper={"seed": 5})
     with pytest.raises(ValueError, match=r"hyper\.eps is 1, but eps is"):
         configs.load(
             None,

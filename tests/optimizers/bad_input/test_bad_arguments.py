@@ -248,3 +248,49 @@ def test_optimizers_keep_no_dropped_parameter_alive():
     reference = train()
     gc.collect()
     assert reference() is None
+
+
+def test_parameters_that_were_changed_by_hand():
+    p, q = one(), one()
+    optimizer = helene.MeZO([("p", p), ("q", q)], 0.1)
+    optimizer.param_groups[0]["params"].append(one())
+    with pytest.raises(ValueError, match="group 0 has 3 parameters and 2 names; add parameters by add_param_group"):
+        optimizer.step(lambda: p.sum() + q.sum())
+    optimizer.param_groups[0]["params"].pop()
+    optimizer.step(lambda: p.sum() + q.sum())
+
+
+@pytest.mark.parametrize("name", ["interval", "first_estimate"])
+def test_estimates_that_bias_correction_would_count_wrongly(name):
+    p = one()
+    options = {"batch_size": 2, "interval": 10, "bias_correction": True}
+    optimizer = helene.Helene([p], 0.1, anneal_horizon=9, **options)
+    for _ in range(12):
+        optimizer.step(lambda: p.square().sum())
+    optimizer.param_groups[0][name] = 2
+    with pytest.raises(
+        ValueError, match=r"of layer 0 were \(10, 1\) and are .* counts the estimates of h by them; set"
+    ):
+        optimizer.step(lambda: p.square().sum())
+    optimizer.param_groups[0]["bias_correction"] = False
+    optimizer.step(lambda: p.square().sum())
+    loaded = helene.Helene([p], 0.1, anneal_horizon=9, **{**options, "interval": 3})
+    loaded.load_state_dict(helene.Helene([p], 0.1, anneal_horizon=9, **options).state_dict())
+    loaded.step(lambda: p.square().sum())
+    loaded.param_groups[0]["interval"] = 3
+    with pytest.raises(ValueError, match=r"were \(10, 1\) and are \(3, 1\)"):
+        loaded.step(lambda: p.square().sum())
+
+
+@pytest.mark.parametrize("name", ["lr", "eps", "weight_decay", "momentum"])
+def test_hyper_parameters_of_several_numbers(name):
+    """They broadcast over a parameter of as many elements, and ended a step half made over others."""
+    p = torch.nn.Parameter(torch.ones(2))
+    several = torch.tensor([0.1, 0.2])
+    with pytest.raises(ValueError, match=rf"{name} must be one number, got a tensor of shape \(2,\); give each layer"):
+        helene.ZOMomentum([p], **{"lr": 0.1, name: several})
+    optimizer = helene.ZOMomentum([p], 0.1)
+    optimizer.step(lambda: p.square().sum())
+    optimizer.param_groups[0][name] = several
+    with pytest.raises(ValueError, match=f"{name} must be one number"):
+        optimizer.step(lambda: p.square().sum())

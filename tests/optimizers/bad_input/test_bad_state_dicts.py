@@ -125,3 +125,37 @@ def test_state_loaded_in_inference_mode_can_be_stepped():
     with torch.inference_mode():
         optimizer.load_state_dict(state)
     optimizer.step(lambda: (p * p).sum())
+
+
+@pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "thawed"])
+def test_parameters_frozen_or_thawed_since_the_last_step_are_known(frozen, tmp_path):
+    """By state_dict, load_state_dict and recordings, before the next step sees them."""
+
+    def made(when_built):
+        first, second = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))
+        second.requires_grad_(not frozen if when_built else frozen)
+        optimizer = helene.ZOMomentum([("first", first), ("second", second)], 0.1)
+        return first, second, optimizer
+
+    first, second, optimizer = made(False)
+    optimizer.step(lambda: first.sum() + second.sum())
+    second.requires_grad_(not frozen)
+    state = optimizer.state_dict()
+    assert len(state["helene"]["parameters"]) == 2 - frozen
+    assert optimizer.state_bytes() == 4 * (3 + 2 * (not frozen))
+    assert optimizer.diagnostics()["layers"][0]["dimension"] == 3 + 2 * (not frozen)
+    made(True)[2].load_state_dict(state)
+    later = made(False)
+    later[1].requires_grad_(not frozen)
+    later[2].load_state_dict(state)
+    helene.Trajectory.record(optimizer)
+    optimizer.step(lambda: first.sum() + second.sum())
+
+
+def test_a_model_frozen_as_a_whole_is_saved_as_it_was_trained():
+    p = one()
+    optimizer = helene.ZOMomentum([("p", p)], 0.1)
+    optimizer.step(lambda: p.sum())
+    before = optimizer.state_dict()["helene"]
+    p.requires_grad_(False)
+    assert optimizer.state_dict()["helene"] == before

@@ -225,3 +225,13 @@ def test_first_order_rules_without_a_torch_twin(name, reference, hyper, toleranc
         assert np.abs(problem.theta() - expected.step()).max() <= tolerance
     if hyper.get("curvature"):
         assert sum(optimizer.clip_counts().values()) == expected.clipped > 0
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Lion"])
+def test_sparse_gradients_are_those_of_dense_embeddings(name):
+    tables = [nn.Embedding.from_pretrained(torch.ones(5, 2), freeze=False, sparse=sparse) for sparse in (False, True)]
+    for table in tables:
+        optimizer = getattr(helene, name)(table.named_parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.step(lambda table=table: table(torch.tensor([1, 3, 3])).square().sum())
+    assert torch.equal(tables[0].weight, tables[1].weight)

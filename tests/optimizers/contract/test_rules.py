@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import helene
+from helene import rules
 from helene.evaluation.curvature import NONE, Estimate, Source
 from helene.rules.storage import Storage
 from helene.steps.layered import Layered
@@ -103,3 +104,25 @@ def test_defaults_are_those_of_the_descriptions(name: str) -> None:
     group = cls([nn.Parameter(torch.ones(2))], **options).param_groups[0]
     told = {"params", "step"} | {"param_names"} & group.keys()
     assert group.keys() - told == set(names(cls.RULE, cls.PROBING, Storage))
+
+
+@pytest.mark.parametrize("name", ["SGD", "HeavyBall", "TorchSGD", "Sign", "DecayLast", "Adam", "AdamW", "Lion"])
+def test_hyper_parameters_of_many_runs_are_those_of_each(name: str) -> None:
+    """Tensors that broadcast, a decay and a momentum that are 0 in some runs among them."""
+    kind, one_each = getattr(rules, f"{name}Rule"), {"lr": [0.1, 0.2], "weight_decay": [0.0, 0.3]}
+    if name in ("HeavyBall", "TorchSGD"):
+        one_each["momentum"] = [0.0, 0.9]
+
+    def moved(rule: Any, theta: Tensor) -> Tensor:
+        state = rule.init(theta)
+        for step in (1, 2, 3):
+            theta, state = rule.update(step, theta, 2 * theta, state)
+        return theta
+
+    start = torch.linspace(-1, 1, 5)
+    together = moved(
+        kind(**{key: torch.tensor(values)[:, None] for key, values in one_each.items()}), start.repeat(2, 1)
+    )
+    for run, theta in enumerate(together):
+        alone = moved(kind(**{key: values[run] for key, values in one_each.items()}), start)
+        torch.testing.assert_close(theta, alone, rtol=1e-6, atol=1e-7)
