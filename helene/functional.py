@@ -9,7 +9,7 @@ first is 1). Line numbers are those of Algorithm 1 of the HELENE paper.
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -65,6 +65,15 @@ def bias_correction(beta2: float, num_estimates: int) -> float:
     Adam's correction; not in the paper.
     """
     return 1.0 / (1.0 - beta2**num_estimates)
+
+
+def adam_scales(lr: float | Tensor, beta1: float, beta2: float, step: int) -> tuple[Any, Any]:
+    r"""lr / (1 − beta1^t) and 1 / √(1 − beta2^t): what multiplies m and √v in Adam's step t.
+
+    Numbers, or tensors where the step is one.
+    """
+    root: Any = bias_correction(beta2, step)
+    return lr * bias_correction(beta1, step), root.sqrt() if isinstance(root, Tensor) else math.sqrt(root)
 
 
 def decay(theta: Tensor, lr: float | Tensor, weight_decay: float | Tensor) -> Tensor:

@@ -77,8 +77,11 @@ class _Replayed:
                 self._recordings.keep(self._key)
 
     def _recorded(self, static: Any) -> Compute:
+        same = {rule: rule for rule in self._plan.rules}
+        rules = tuple(same[rule] for rule in self._plan.rules)  # what equal layers share is computed once
+
         def compute() -> tuple[()]:
-            self._moves(self._plan._replace(step=static["step"])).make()
+            self._moves(self._plan._replace(step=static["step"], rules=rules)).make()
             return ()
 
         return compute

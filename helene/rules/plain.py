@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
 from helene import functional
 from helene.inputs import numeric
-from helene.rules.base import NoState, Rule, Scalar
+from helene.rules.base import NoState, Rule, Scalar, Update
 
 
 class MomentumState(NamedTuple):
@@ -125,13 +125,19 @@ class AdamRule(Rule):
         self, step: int, theta: Tensor, g: Tensor, state: AdamState, estimate: Tensor | None = None
     ) -> tuple[Tensor, AdamState]:
         """See `Rule`."""
+        return AdamRule.at(self, step)(theta, g, state)
+
+    def at(self, step: int) -> Update:
+        """See `Rule`: a captured step has its number on the device, where each scalar operation is a kernel."""
+        return partial(self._moved, *functional.adam_scales(self.lr, self.beta1, self.beta2, step))
+
+    def _moved(
+        self, lr: Scalar, scale: Scalar, theta: Tensor, g: Tensor, state: AdamState, estimate: Tensor | None = None
+    ) -> tuple[Tensor, AdamState]:
         theta, g = self.decayed(theta, g)
         m = functional.momentum(state.momentum, g, self.beta1, 1.0 - self.beta1)
         v = functional.curvature_ema(state.second_moment, g * g, self.beta2)
-        correction: Scalar = functional.bias_correction(self.beta2, step)
-        root = correction.sqrt() if isinstance(correction, Tensor) else math.sqrt(correction)
-        root = v.sqrt() * root + self.denominator_eps
-        lr = self.lr * functional.bias_correction(self.beta1, step)
+        root = v.sqrt() * scale + self.denominator_eps
         return functional.descend(theta, m / root, lr), AdamState(m, v)
 
     def factor(self, step: int, state: AdamState) -> Tensor:

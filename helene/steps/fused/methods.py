@@ -6,7 +6,6 @@ rule, combined on the host in double precision as Python does in `helene.functio
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -161,15 +160,16 @@ def _helene(rule: Any, plan: StepPlan) -> HeleneColumns:
 
 
 def _adam(rule: Any, plan: StepPlan) -> Adam:
-    lr, beta1, beta2 = rule.lr, rule.beta1, rule.beta2
+    beta1, beta2 = rule.beta1, rule.beta2
+    lr, scale = functional.adam_scales(rule.lr, beta1, beta2, plan.step)
     return Adam(
-        lr=lr * functional.bias_correction(beta1, plan.step),
-        decay=0.0 if rule.coupled else lr * rule.weight_decay,
+        lr=lr,
+        decay=0.0 if rule.coupled else rule.lr * rule.weight_decay,
         beta1=beta1,
         rest1=1.0 - beta1,
         beta2=beta2,
         rest2=1.0 - beta2,
-        correction=math.sqrt(functional.bias_correction(beta2, plan.step)),
+        correction=scale,
         denominator_eps=rule.denominator_eps,
         coupled=rule.weight_decay if rule.coupled else 0.0,
     )
