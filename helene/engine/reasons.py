@@ -33,8 +33,11 @@ def apart(plan: StepPlan, ever: bool = False) -> str:
 
 def plain(model: nn.Module, plan: StepPlan) -> str:
     """Why steps are not pairs of probes of the whole model, in one line."""
-    if reason := not_pairs(plan):
-        return reason
+    return not_pairs(plan) or not_whole(model)
+
+
+def not_whole(model: nn.Module) -> str:
+    """Why a captured forward cannot be that of a model, in one line."""
     if any(hasattr(p, "device_mesh") for p in model.parameters()):
         return "the parameters are sharded"
     if is_compiled(model):

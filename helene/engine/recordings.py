@@ -98,6 +98,13 @@ class Recordings:
         self.mode, self.reason = "graph", ""
         return shape.computed
 
+    def again(self, key: Any) -> Computed:
+        """What `compute` has just given, by another replay: what is read beside the batch may be other than before."""
+        shape = self._shapes[key]
+        assert shape.recorded is not None
+        shape.recorded.replay()
+        return shape.computed
+
     def is_new(self, key: Any) -> bool:
         """Whether a shape has not been seen."""
         return key not in self._shapes

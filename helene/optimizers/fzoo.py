@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from helene import functional
+from helene.evaluation.directions import Direction
 from helene.evaluation.losses import Closure, finite
 from helene.inputs import numeric
 from helene.rules import SGDRule
@@ -45,6 +46,23 @@ class SpreadProbing(Seeded):
         numeric.whole(self.num_directions, "num_directions", 2, MAX_DIRECTIONS, "a spread needs two; 8 is published")
 
 
+class Evaluated:
+    """A closure that knows its losses along directions, such as by a captured graph.
+
+    Args:
+        loss: The closure.
+        losses: Those at theta and at theta + eps z of each direction, a function of these and eps; None where they are
+            to be evaluated.
+    """
+
+    def __init__(self, loss: Closure, losses: Callable[[Sequence[Direction], float], Sequence[Tensor] | None]) -> None:
+        self.loss, self.losses = loss, losses
+
+    def __call__(self) -> Any:
+        """The loss."""
+        return self.loss()
+
+
 class Spread(Measurement):
     """The weights of one-sided directions, see `functional.fzoo_weights`."""
 
@@ -57,9 +75,12 @@ class Spread(Measurement):
     def measure(self, optimizer: Any, closure: Closure, plan: StepPlan) -> Measured:
         """See `Measurement`."""
         probing: Any = plan.probing
-        here = optimizer.loss_here(closure)
         directions = [optimizer.direction(plan, draw) for draw in range(probing.num_directions)]
-        losses = [optimizer.probe.loss(closure, direction, probing.eps) for direction in directions]
+        known = closure.losses(directions, probing.eps) if isinstance(closure, Evaluated) else None
+        if known is None:
+            here = optimizer.loss_here(closure)
+            known = [here, *(optimizer.probe.loss(closure, direction, probing.eps) for direction in directions)]
+        here, *losses = known
         *values, base = finite(torch.stack([*losses, here]))
         optimizer.resolution.note(values, [base] * len(values), here.dtype)
         return Measured(functional.fzoo_weights(values, base), here)
@@ -76,7 +97,8 @@ class FZOO(ZerothOrder):
     learning rate lr · eps.) Cost of a step: N + 1 forwards, 2 N draws of z, N + 1 passes over the parameters; no
     state. Defaults are the published ones (lr 5e-5, eps 1e-4, N 8).
 
-    Departure: the N forwards run one after the other; batching them into one is a matter of speed.
+    Departure: the N forwards run one after the other; batching them into one is a matter of speed. On a GPU
+    `helene.engine.spreads.SpreadEngine` replays each of them.
 
     Args:
         params: Parameters, named parameters or groups of either; a group is a layer.

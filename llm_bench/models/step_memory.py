@@ -21,6 +21,7 @@ from helene.evaluation.blocks import ALIGNMENT, LEAST_BYTES
 from helene.evaluation.directions import DEVICE_CHUNK, Target, compute_dtype
 from helene.evaluation.modules import held_by
 from helene.kernels.tiles import TILE
+from helene.optimizers import FZOO
 from helene.rules import precision, storage
 from helene.steps.base import Base
 from helene.steps.chunkwise import RoundingWatch
@@ -129,8 +130,15 @@ def predict(
         scratch = blocks(schedule.scratch_bytes) + tables
         return Prediction(weights + copied, state, scratch, 0, max(held, update), used * workspace_bytes)
 
+    def by_copies() -> Prediction:
+        """A graph of one forward, which reads copies of all trained parameters."""
+        copies = blocks(sum(-(-t.tensor.nbytes // ALIGNMENT) * ALIGNMENT for t in targets))
+        return Prediction(weights + copied, state, copies, 0, _forward_peak(run, tensors), 2 * workspace_bytes)
+
     if engine and first_order:
         return by_graph()
+    if engine and isinstance(like, FZOO):
+        return plain().beside(by_copies())
     if not engine or not_pairs(like.plan()):
         return plain()
     if apart(like.plan(), ever=True):

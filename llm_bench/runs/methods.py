@@ -109,10 +109,10 @@ def takes_examples(name: str) -> bool:
 @cache
 def captured(name: str) -> bool:
     """Whether an engine captures what its steps evaluate: losses, a slope or a gradient."""
-    from helene.optimizers import ForwardGrad
+    from helene.optimizers import FZOO, ForwardGrad
 
-    slope = issubclass(_class(get_method(name)), ForwardGrad)
-    return slope or is_first_order(name) or takes_examples(name) or takes_compiled(name)
+    apart = issubclass(_class(get_method(name)), ForwardGrad | FZOO)
+    return apart or is_first_order(name) or takes_examples(name) or takes_compiled(name)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Gradients and tangents on a CPU: recorded ones, their calls made anew, against ``optimizer.step``."""
+"""Gradients, tangents and losses on a CPU: recorded ones, their calls made anew, against ``optimizer.step``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from helene import SGD, Adam, AdamW, ForwardGrad, GroupedMeZO, Helene, Lion, MeZO, SophiaG
+from helene import FZOO, SGD, Adam, AdamW, ForwardGrad, GroupedMeZO, Helene, Lion, MeZO, SophiaG
 from helene.engine import Engine, recordings
 from helene.engine.batches import Layout
 from helene.engine.gradients import GradientEngine
 from helene.engine.groups import GroupEngine
+from helene.engine.spreads import SpreadEngine
 from helene.engine.tangents import TangentEngine
 from helene.steps import base
+
+OWN = [(SGD, GradientEngine), (ForwardGrad, TangentEngine), (FZOO, SpreadEngine)]
 
 
 class Small(nn.Module):
@@ -165,7 +168,7 @@ def test_recorded_tangents_give_the_optimizers_steps(dtype, distribution):
     assert modes == ["plain", "plain", "plain", "plain", "plain", "graph", "graph", "plain"]
 
 
-@pytest.mark.parametrize(("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine)])
+@pytest.mark.parametrize(("method", "engine_of"), OWN)
 def test_a_loss_that_is_not_finite_moves_nothing(method, engine_of):
     model, _, engine, _ = pair_of(method, engine_of)
     for step in range(1, 7):
@@ -198,7 +201,7 @@ def test_a_gradient_that_is_not_finite_is_refused():
     assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize(("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine)])
+@pytest.mark.parametrize(("method", "engine_of"), OWN)
 def test_a_model_that_has_changed_is_looked_at_anew(method, engine_of):
     model, twin, engine, second = pair_of(method, engine_of)
     for step in range(1, 10):
@@ -226,14 +229,14 @@ def test_a_backward_of_the_steps_batch_is_recorded():
     assert modes[2:] == ["graph"] * 5
 
 
-@pytest.mark.parametrize("engine_of", [GradientEngine, TangentEngine])
+@pytest.mark.parametrize("engine_of", [GradientEngine, TangentEngine, SpreadEngine])
 def test_another_optimizer_is_refused(engine_of):
     model = made()
     with pytest.raises(ValueError, match="got MeZO"):
         engine_of(model, MeZO(model.named_parameters()), loss)
 
 
-@pytest.mark.parametrize(("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine)])
+@pytest.mark.parametrize(("method", "engine_of"), OWN)
 def test_without_a_gpu_steps_are_plain(method, engine_of):
     model = made()
     engine = engine_of(model, method(model.named_parameters(), lr=0.1), loss)
@@ -351,9 +354,7 @@ def test_a_capture_that_ends_with_an_error_is_given_up(error, monkeypatch):
     assert len(given_up) == 1
 
 
-@pytest.mark.parametrize(
-    ("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine), (GroupedMeZO, GroupEngine)]
-)
+@pytest.mark.parametrize(("method", "engine_of"), [*OWN, (GroupedMeZO, GroupEngine)])
 def test_a_batch_may_be_on_another_device_than_the_model(method, engine_of):
     """The loss of a step that is not recorded, which is the first, finds it where the model is said to be."""
     model = made()
@@ -379,7 +380,7 @@ def test_a_missing_minibatch_of_the_source_is_told_at_the_first_step():
             step(batch_of(1))
 
 
-@pytest.mark.parametrize(("method", "engine_of"), [(SGD, GradientEngine), (ForwardGrad, TangentEngine), (MeZO, Engine)])
+@pytest.mark.parametrize(("method", "engine_of"), [*OWN, (MeZO, Engine)])
 def test_a_forward_that_makes_a_buffer_anew_is_recorded_once(method, engine_of):
     model, twin, engine, second = pair_of(method, engine_of)
     for each in (model, twin):
@@ -396,10 +397,7 @@ def test_a_forward_that_makes_a_buffer_anew_is_recorded_once(method, engine_of):
     assert modes[5:] == ["graph"] * 2
 
 
-@pytest.mark.parametrize(
-    ("method", "engine_of"),
-    [(SGD, GradientEngine), (ForwardGrad, TangentEngine), (MeZO, Engine), (GroupedMeZO, GroupEngine)],
-)
+@pytest.mark.parametrize(("method", "engine_of"), [*OWN, (MeZO, Engine), (GroupedMeZO, GroupEngine)])
 def test_a_buffer_that_a_graph_reads_lives_as_long_as_the_graph(method, engine_of):
     """A larger batch has the model make a larger one; the graph of the first shape reads the first one's memory."""
     model = made()

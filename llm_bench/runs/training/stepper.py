@@ -117,8 +117,9 @@ def _engine_of(module: Any, optimizer: Any, loss: Loss, compiled: bool) -> Any:
     from helene.engine import Engine
     from helene.engine.gradients import GradientEngine
     from helene.engine.groups import GroupEngine
+    from helene.engine.spreads import SpreadEngine
     from helene.engine.tangents import TangentEngine
-    from helene.optimizers import ForwardGrad, GroupedMeZO
+    from helene.optimizers import FZOO, ForwardGrad, GroupedMeZO
     from helene.steps.first import FirstOrder
 
     if isinstance(optimizer, GroupedMeZO):
@@ -127,6 +128,8 @@ def _engine_of(module: Any, optimizer: Any, loss: Loss, compiled: bool) -> Any:
         return GradientEngine(module, optimizer, loss)
     if isinstance(optimizer, ForwardGrad):
         return TangentEngine(module, optimizer, loss)
+    if isinstance(optimizer, FZOO):
+        return SpreadEngine(module, optimizer, loss)
     return Engine(module, optimizer, loss, compile=compiled)
 
 

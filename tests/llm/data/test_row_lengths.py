@@ -74,7 +74,7 @@ def test_captured_steps_run_on_packed_tokens(env):
             ours, padded = (session.loss(c)(session.model.module, session.batch(c, some)) for c in (config, plain))
         torch.testing.assert_close(ours, padded, rtol=1e-5, atol=1e-6)
     assert "slots" not in session.batch(dataclasses.replace(config, method="mezo-grouped"), rows[0])
-    assert "slots" not in session.batch(dataclasses.replace(config, method="fzoo"), rows[0])
+    assert "slots" not in session.batch(dataclasses.replace(config, method="hizoo"), rows[0])
     session._packs = False
     assert "slots" not in session.batch(config, rows[0])
 

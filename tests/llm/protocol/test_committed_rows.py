@@ -148,7 +148,7 @@ def row(method, role="test", name="parts/causal-sst2"):
 @pytest.mark.parametrize(
     ("method", "config", "result", "fault"),
     [
-        ("mezo", {"method": "fzoo"}, {}, "not captured"),
+        ("mezo", {"method": "hizoo"}, {}, "not captured"),
         ("helene", {"hyper": {"anneal_horizon": 20_000}}, {}, "another step than its budget"),
         ("helene", {"steps": 400}, {}, "another step than its budget"),
         ("helene", {}, {"hyper": {"anneal_horizon": 20_000}}, "told anneal_horizon 20000"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from helene import ForwardGrad, GroupedMeZO
+from helene import FZOO, ForwardGrad, GroupedMeZO
 from helene.engine import reasons
 from helene.lab.runs.store import Record
 from llm_bench.protocol import execute, plan, step_size_search
@@ -238,5 +238,5 @@ def test_tuning_keeps_to_its_budget_whatever_a_step_costs(method, toy_data, monk
 def test_methods_that_are_said_to_be_captured_are_those_that_the_engine_captures(method):
     model = torch.nn.Linear(3, 1)
     optimizer = methods.build(method, model, {"lr": 1e-3}, seed=0, batch_size=4, steps=10)
-    taken = isinstance(optimizer, GroupedMeZO | ForwardGrad)  # by an engine of its own
+    taken = isinstance(optimizer, GroupedMeZO | ForwardGrad | FZOO)  # by an engine of its own
     assert methods.captured(method) == (taken or reasons.plain(model, optimizer.plan()) == "")
