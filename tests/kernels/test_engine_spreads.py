@@ -143,8 +143,9 @@ def test_weights_cast_by_autocast_are_not_those_of_a_copy():
     with torch.autocast("cpu", torch.bfloat16):
         for step in range(1, 8):
             batch = batch_of(step)
-            assert torch.equal(engine.step(batch), second.step(lambda batch=batch: loss(twin, batch)))
-            assert torch.equal(model(batch["ids"]), twin(batch["ids"])), step
+            ours, here = engine.step(batch), model(batch["ids"])
+            assert torch.equal(ours, second.step(lambda batch=batch: loss(twin, batch)))
+            assert torch.equal(here, twin(batch["ids"])), step
     assert engine.mode == "graph"
     agree(model, twin, engine, second)
 
