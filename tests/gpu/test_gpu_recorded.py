@@ -1,4 +1,4 @@
-"""Captured gradients and tangents on a GPU against ``optimizer.step``; estimates of h by a captured backward."""
+"""Captured gradients, tangents, losses on a GPU against ``optimizer.step``; estimates of h by a captured backward."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from helene import SGD, Adam, ForwardGrad, Helene
+from helene import FZOO, SGD, Adam, ForwardGrad, Helene
 from helene.engine import Engine
 from helene.engine.gradients import GradientEngine
+from helene.engine.spreads import SpreadEngine
 from helene.engine.tangents import TangentEngine
 from tests.optimizers.groups.grouped_models import gemma, llama_tied, lora, losses, made, opt, tokens_of
 
@@ -62,6 +63,33 @@ def test_captured_gradients_give_the_plain_steps(make: Any, method: Any, options
 @pytest.mark.parametrize("make", [gemma, opt, llama_tied, lora], ids=lambda m: m.__name__)
 def test_captured_tangents_give_the_plain_steps(make: Any) -> None:
     compare(make, TangentEngine, ForwardGrad, {"lr": 1e-3}, 1e-3, captured=4)  # steps 1, 2, 4, 8 are plain
+
+
+@pytest.mark.parametrize("model", [False, True], ids=["full-copies", "by-module"])
+@pytest.mark.parametrize("make", [gemma, opt, llama_tied, lora], ids=lambda m: m.__name__)
+def test_captured_losses_give_the_plain_steps(make: Any, model: bool) -> None:
+    """Losses of about 4 that differ by 2^-21 of themselves, a spread of 3e-3 and more: under 1e-3 of a weight each."""
+    options = {"lr": 1e-3, "eps": 1e-2, **({"model": True} if model else {})}
+    compare(make, SpreadEngine, FZOO, options, 2e-3, captured=4)
+
+
+def test_a_captured_loss_is_that_of_the_copies_of_its_replay() -> None:
+    """The mean of a parameter's elements: theta is 0, so each loss is that of eps z, and theta stays 0 with lr 0."""
+    model = torch.nn.Linear(1000, 3, bias=False).cuda()
+    torch.nn.init.zeros_(model.weight)
+    optimizer = FZOO(model.named_parameters(), 0.0, eps=0.5, model=model)
+    engine, told = SpreadEngine(model, optimizer, lambda m, x: m(x).mean()), []
+    note = optimizer.resolution.note
+    optimizer.resolution.note = lambda values, *rest: (told.append(values), note(values, *rest))[1]  # type: ignore[method-assign]
+    for step in range(1, 8):
+        loss = engine.step(torch.ones(2, 1000, device="cuda"))
+        sums = [optimizer.direction(optimizer.foresee()._replace(step=step), d) for d in range(8)]
+        target = optimizer.targets[0]
+        expected = [0.5 * z.chunk(target.id, 0, 3000, target.tensor.device).sum().item() / 3 for z in sums]
+        assert told[-1] == pytest.approx(expected, rel=1e-6, abs=1e-6)
+        assert loss.item() == 0.0
+    assert (engine.mode, engine.reason) == ("graph", "")
+    assert not model.weight.any()
 
 
 @pytest.mark.parametrize("make", [gemma, opt], ids=lambda m: m.__name__)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from helene import Helene, MeZO, SophiaG
+from helene import FZOO, Helene, MeZO, SophiaG
 from helene import cli as helene_cli
 from helene.evaluation.directions import Target
 from helene.optimizers.adam import Adam
@@ -92,6 +92,19 @@ def test_terms_in_closed_form() -> None:
         assert made.state == width * 512 * 1024 + scales
         assert made.scratch >= 2 * 2 * 512 * 1024  # both signs
         assert made.total == sum(made.summary().values()) - made.total
+
+
+def test_a_captured_forward_of_fzoo_reads_copies_of_all_parameters() -> None:
+    """Beside what plain steps hold, which go on: the copies, the graph's activations and the batch that it reads."""
+    module = nn.Linear(512, 1024, bias=False, dtype=torch.bfloat16, device="meta")
+    batch = torch.empty(64, 512, dtype=torch.bfloat16, device="meta")
+    forward, plain, captured = (
+        step_memory.predict(module, _mean, batch, factory, engine=engine)
+        for factory, engine in ((None, False), (FZOO, False), (FZOO, True))
+    )
+    assert captured.scratch == plain.scratch + 2 * 512 * 1024
+    assert captured.activations == plain.activations + forward.activations
+    assert captured.weights == plain.weights + 2 * 64 * 512
 
 
 def test_every_method_can_be_predicted() -> None:

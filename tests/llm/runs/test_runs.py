@@ -372,6 +372,32 @@ def test_the_engine_makes_the_same_steps(config, env, monkeypatch):
     assert captured["curve"]["c_rms"][1:] == pytest.approx(plain["curve"]["c_rms"][1:], rel=1e-2)
 
 
+def test_a_recorded_forward_makes_the_steps_of_fzoo(env, monkeypatch):
+    """On packed tokens, as captured steps are, beside plain ones. Steps 1, 2, 4 and 8 look whether the loss draws."""
+    import llm_bench.runs.training.loop as train
+    from helene.engine.spreads import SpreadEngine
+    from llm_bench.runs.training.stepper import EngineStepper
+
+    config = dataclasses.replace(opt(method="fzoo", lr=1e-3, hyper={"num_directions": 2}), engine=True)
+    results = []
+    for capture in ("repeat", False):
+
+        def made(module, optimizer, loss, method, engine, capture=capture):
+            stepper = EngineStepper(module, optimizer, loss)
+            assert isinstance(stepper.engine, SpreadEngine)
+            stepper.engine = SpreadEngine(module, optimizer, loss, capture=capture)
+            return stepper
+
+        monkeypatch.setattr(train, "make_stepper", made)
+        results.append(result_of(config, env))
+    recorded, plain = results
+    assert {how["mode"]: how["steps"] for how in recorded["steps_made"]} == {"graph": 8, "plain": 4}
+    assert {how["mode"] for how in plain["steps_made"]} == {"plain"}
+    for part in ("forwards", "padded_tokens"):
+        assert recorded[part] == plain[part]
+    assert recorded["curve"]["dev_loss"] == plain["curve"]["dev_loss"]
+
+
 def test_the_engine_is_refused_where_it_is_not(env):
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="engine = true needs a CUDA device"):
