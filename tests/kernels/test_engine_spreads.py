@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from helene import FZOO
 from helene.engine import spreads
 from helene.engine.spreads import SpreadEngine
 from helene.evaluation.blocks import Block
+from helene.kernels.backend import VARIABLE
 
 LR = 1e-2
 
@@ -221,3 +223,22 @@ def test_without_a_graph_nothing_is_copied():
         engine.step(batch_of(step))
     assert (engine.mode, engine.reason) == ("plain", "no CUDA device")
     assert engine._copies is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available() or find_spec("triton") is None, reason="for Triton's interpreter")
+def test_copies_are_written_by_the_kernel_where_it_is(monkeypatch):
+    """In the interpreter; a parameter that is not contiguous is written by torch's operations."""
+    monkeypatch.setenv(VARIABLE, "triton")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    model[0].weight.data = model[0].weight.data.t().contiguous().t()
+    twin = copy.deepcopy(model)
+    first, second = (FZOO(m.named_parameters(), LR, model=m, num_directions=2) for m in (model, twin))
+    engine = SpreadEngine(model, first, lambda m, x: m(x).square().mean(), capture="repeat")
+    for step in range(1, 7):
+        x = torch.full((2, 4), float(step))
+        assert torch.equal(engine.step(x), second.step(lambda x=x: twin(x).square().mean()))
+        agree(model, twin, engine, second)
+    assert engine.mode == "graph"
+    assert len(engine._copies._block._launches) == 1
+    assert engine._copies._control is not None
