@@ -1,8 +1,8 @@
 """A method's natural step size at a model's initial point: the one at which its first moves are MeZO's in size.
 
-HELENE divides by max(gamma h, floor). At the first estimate h = (1 − beta2) B c² z², with c the measured slope and z
+HELENE divides by gamma max(h, floor). At the first estimate h = (1 − beta2) B c² z², with c the measured slope and z
 standard normal (h = B c² z² where h is corrected), so one measured mean of c² gives the mean over coordinates of the
-factor 1 / max(gamma h, floor), and lr is natural where lr times that factor is what MeZO's step is. It is the *first*
+factor 1 / (gamma max(h, floor)), and lr is natural where lr times that factor is what MeZO's step is. It is the *first*
 estimate that bounds lr: h starts at 0 and its coordinates with a small z stay at the floor, while later h grows
 towards B c².
 """
@@ -55,11 +55,11 @@ def denominator(
     given = {**named.fixed, **(hyper or {})}
     floor, gamma = given.get("floor", 1.0), given.get("gamma", 1.0)
     if not needs_slope(method, hyper):
-        return float(floor)
+        return float(gamma * floor)
     share = 1.0 if given.get("bias_correction") else 1.0 - given.get("beta2", 0.99)
     size = given.get("batch_size") or slope.get("batch_size") or batch_size
-    scale = gamma * share * size * slope["mean_square"]
-    return 1.0 / mean_factor(scale, _floor(floor, scale, int(slope["dimension"])))
+    scale = share * size * slope["mean_square"]
+    return gamma / mean_factor(scale, _floor(floor, scale, int(slope["dimension"])))
 
 
 def mean_factor(scale: float, floor: float) -> float:
