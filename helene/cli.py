@@ -24,7 +24,7 @@ GROUP = "helene.commands"
 OK, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 _EPILOG = """\
 examples:
-  helene llm demo                                    fine-tune tiny models on this CPU, two minutes
+  helene llm demo                                    fine-tune tiny models on this CPU, minutes
   helene scaling --preset quick --out reports        measure scaling laws, write the report
   helene records merge main.sqlite other.sqlite      take in what another machine computed
   helene COMMAND --help                              all about one command, with an example

@@ -13,7 +13,7 @@ KINDS = ("causal", "masked")
 _HERE = "--model gemma=DIR --data DIR --store runs.sqlite"
 _EPILOG = f"""\
 examples:
-  helene llm demo                                         two minutes on a CPU, no download
+  helene llm demo                                         minutes of a CPU, no download
   helene llm estimate --preset small {_HERE}
   helene llm table 2 --preset small {_HERE}
   helene llm tune --forwards 8000 --kind causal --task sst2 {_HERE}
@@ -171,7 +171,7 @@ def add_commands(subparsers: Any) -> None:
     demo = add_command(
         actions,
         "demo",
-        "two minutes on a CPU: pretrain tiny models, tune them, write the page",
+        "minutes of a CPU: pretrain tiny models, tune them, write the page",
         more="Nothing is downloaded. It is a toy: it shows that the harness works, not which method is better.",
         example="helene llm demo --out reports",
     )

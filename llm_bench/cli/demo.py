@@ -1,4 +1,4 @@
-"""The whole way in two minutes of a CPU: pretrain tiny models, tune them with MeZO and HELENE, write the page."""
+"""The whole way in minutes of a CPU: pretrain tiny models, tune them with MeZO and HELENE, write the page."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from llm_bench.runs.environment import environment
 from llm_bench.tasks.task import Kind
 from llm_bench.tiny import grammar
 from llm_bench.tiny.pretrain import Recipe, tiny_model
+
+_TOY = "A toy that every method learns: it shows the tools, and its numbers are no findings."
 
 
 def tiny_bench(preset: Preset, cache: Path | None = None, kinds: tuple[Kind, ...] = ("causal", "masked")) -> Bench:
@@ -51,7 +53,7 @@ def demo(out: Path, jobs: int) -> Path:
         jobs: Processes.
     """
     preset = get_preset("smoke")
-    _say("the demo pretrains two tiny models and tunes them: two to three minutes of CPU; a second call, seconds")
+    _say("the demo pretrains two tiny models and tunes them: two to four minutes of a CPU; a second call, seconds")
     bench = tiny_bench(preset, kinds=tuple(preset.tasks))
     with Store(out / "demo" / "demo.sqlite") as store:
         execute(bench, cells(preset), store, executor=ProcessExecutor(jobs), say=_say)
@@ -64,6 +66,7 @@ def demo_page(out: Path, bench: Bench, records: Any) -> Path:
     table = tables.collect(bench, cells(bench.preset), records)
     command = "helene llm demo"
     sections = [
+        pages.Section("What this is", [pages.paragraph(_TOY)]),
         *ranked.ranked_sections(table),
         figures.section(table),
         tables.costs_section(table),

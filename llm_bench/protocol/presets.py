@@ -146,7 +146,7 @@ _PARTS = (  # the cheapest that tell most first, those that estimate h apart las
 PRESETS = {
     "smoke": Preset(
         "smoke",
-        "Two minutes of a CPU: tiny models pretrained on a generated language.",
+        "Minutes of a CPU: tiny models pretrained on a generated language.",
         {"masked": ("sst2",), "causal": ("sst2",)},
         ("mezo", "helene"),
         ("full",),

@@ -156,6 +156,8 @@ def headline(found: Sequence[Duel]) -> str:
         return found[0].sentence
     if not found[0].is_decidable:
         return f"One seed of a method decides nothing: HELENE and MeZO have no second one on any of {len(found)} tasks."
+    if wins[2] == len(found):
+        return f"Neither HELENE nor MeZO beats the other beyond noise on any of {len(found)} tasks."
     rest = f" On the other {wins[2] if wins[2] > 1 else 'one'} neither leads beyond noise." if wins[2] else ""
     beaten = wins[1] or "none"
     return f"HELENE beats MeZO on {wins[0] or 'none'} of {len(found)} tasks, MeZO beats HELENE on {beaten}.{rest}"

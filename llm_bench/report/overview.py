@@ -15,7 +15,7 @@ from llm_bench.protocol.plan import Cell
 from llm_bench.protocol.presets import SECOND_MODEL
 from llm_bench.report.cell_numbers import Numbers
 from llm_bench.report.compare import CONTROLS, TASKS, Duel, against_controls, decidable, duels, headline
-from llm_bench.report.ranked import HEADERS, NUMERIC, ROWS, gib_of, interval_of, seconds_of, to_target
+from llm_bench.report.ranked import HEADERS, NUMERIC, ROWS, gib_of, interval_of, parameters, seconds_of, to_target
 
 TITLE, COMMAND = "Fine-tuning language models", "helene llm pages"
 _FIRST = ("causal", "sst2")  # the task of the index page's table
@@ -120,9 +120,7 @@ def _numbers(row: Row) -> Numbers:
 
 
 def _model(rows: Sequence[Row]) -> str:
-    names = dict.fromkeys(
-        f"{row['model']}, {row['parameters'] / 1e6:.0f} million parameters" for row in rows if row.get("parameters")
-    )
+    names = dict.fromkeys(f"{row['model']}, {parameters(row['parameters'])}" for row in rows if row.get("parameters"))
     return "; ".join(names)
 
 

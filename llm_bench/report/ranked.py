@@ -110,7 +110,12 @@ def model_of(table: Table) -> str:
     for record in (record for what, _ in table.values() for record in what.tests):
         name = model_name(record.config)
         sizes[name] = sizes.get(name) or (record.result.get("parameters") or {}).get("all")
-    return "; ".join(f"{name}, {size / 1e6:.0f} million parameters" if size else name for name, size in sizes.items())
+    return "; ".join(f"{name}, {parameters(size)}" if size else name for name, size in sizes.items())
+
+
+def parameters(number: int) -> str:
+    """A number of parameters in words."""
+    return f"{number / 1e6:.0f} million parameters" if number >= 1e6 else f"{number:,} parameters"
 
 
 _BY_FINGERPRINT = {  # committed rows call them by the short names of their command lines

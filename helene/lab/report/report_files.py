@@ -59,7 +59,7 @@ _KNOWN = (
     Part("llm", "Fine-tuning language models", "", "helene llm pages --out {out}"),
     Part("scaling", "How steps scale with dimension", "", "helene scaling --preset standard --out {out}"),
     Part("theory", "The claims of the paper, judged", "", "pytest theory/"),
-    Part("demo", "A toy: the whole way on a CPU in two minutes", "", "helene llm demo --out {out}", toy=True),
+    Part("demo", "A toy: the whole way on a CPU in minutes", "", "helene llm demo --out {out}", toy=True),
 )
 _NOT_MADE = "Not made yet; the command below makes it."
 
