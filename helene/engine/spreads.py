@@ -90,6 +90,8 @@ class SpreadEngine(RecordingEngine):
             self._copies.write_theta()
         computed = self._recordings.compute(layout.key, layout, self._forward)
         if computed is None:
+            if self._recordings.is_empty:
+                self._copies = None  # the forward cannot be captured
             return None
         assert self._copies is not None
         losses = [computed[0].clone()]
