@@ -58,13 +58,13 @@ def shared_cards(folder: Path) -> Iterator[dict[str, str]]:
         subprocess.run([control], input="quit\n", text=True, env=here, check=False)
 
 
-def side_by_side(commands: Sequence[Sequence[str]], cards: int, more: Mapping[str, str]) -> int:
+def side_by_side(commands: Sequence[Sequence[str]], cards: int, environment: Mapping[str, str]) -> int:
     """Deal commands out to cards, and wait for all; an interrupt is passed on.
 
     Args:
         commands: One a call.
         cards: Number of them.
-        more: Of a call's environment.
+        environment: What calls have in theirs beside this process's.
 
     Returns:
         How many of them failed.
@@ -77,7 +77,7 @@ def side_by_side(commands: Sequence[Sequence[str]], cards: int, more: Mapping[st
     if len(names) < cards:
         raise ValueError(f"{cards} cards were asked for, but CUDA_VISIBLE_DEVICES={visible}; ask for {len(names)}")
     running = [
-        subprocess.Popen(command, env={**os.environ, **more, "CUDA_VISIBLE_DEVICES": names[i % cards]})
+        subprocess.Popen(command, env={**os.environ, **environment, "CUDA_VISIBLE_DEVICES": names[i % cards]})
         for i, command in enumerate(commands)
     ]
     try:

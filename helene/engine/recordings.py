@@ -105,6 +105,11 @@ class Recordings:
         shape.recorded.replay()
         return shape.computed
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is recorded."""
+        return all(shape.recorded is None for shape in self._shapes.values())
+
     def is_new(self, key: Any) -> bool:
         """Whether a shape has not been seen."""
         return key not in self._shapes

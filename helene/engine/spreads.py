@@ -14,7 +14,7 @@ from helene.engine import batches, reasons
 from helene.engine.batches import Loss, on_device
 from helene.engine.recordings import Compute, RecordingEngine, RecordingOptions
 from helene.engine.watch import ModelWatch, OptimizerWatch
-from helene.evaluation.blocks import ALIGNMENT, Block
+from helene.evaluation.blocks import Block, aligned
 from helene.evaluation.directions import Direction, Target
 from helene.evaluation.undo import Undo
 from helene.optimizers.fzoo import FZOO, Evaluated
@@ -90,6 +90,8 @@ class SpreadEngine(RecordingEngine):
             self._copies.write_theta()
         computed = self._recordings.compute(layout.key, layout, self._forward)
         if computed is None:
+            if self._recordings.is_empty:
+                self._copies = None  # the forward cannot be captured
             return None
         assert self._copies is not None
         losses = [computed[0].clone()]
@@ -129,7 +131,7 @@ class _Copies:
         offsets, size = {}, 0
         for i, theta in thetas.items():
             offsets[i] = size
-            size += -(-theta.nbytes // ALIGNMENT) * ALIGNMENT
+            size += aligned(theta.nbytes)
         memory = torch.empty(size, dtype=torch.uint8, device=device)
         self._block = Block(dict(enumerate(targets)), thetas, offsets, {1: memory, -1: memory})
         self._control = None

@@ -19,6 +19,11 @@ ALIGNMENT = 64  # bytes between copies
 LEAST_BYTES = 4 << 20  # see `least_bytes`
 
 
+def aligned(num_bytes: int) -> int:
+    """Bytes of a copy, with what keeps the next one aligned."""
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
+
+
 def least_bytes(device: torch.device) -> int:
     """Bytes of scratch memory to hold, as far as there are parameters: on a GPU a launch costs more than they do."""
     return 0 if device.type == "cpu" else LEAST_BYTES
@@ -182,7 +187,7 @@ class Copies:
         if places != self._places or forms != self._forms:
             self._held.clear()
             self.moves += 1
-            self.sizes = [-(-p.nbytes // ALIGNMENT) * ALIGNMENT for p in self._tensors]
+            self.sizes = [aligned(p.nbytes) for p in self._tensors]
             self.thetas, self._sent = [p.detach() for p in self._tensors], None
             self._controls = self._made_controls()
             self._places, self._forms = places, forms  # at last, so that what an interrupt cuts short is made again

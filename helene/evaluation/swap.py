@@ -66,8 +66,8 @@ class Swap:
         self._depth: Counter[int] = Counter()
         self._ends: dict[int, int] = {}  # where copies end in scratch memory, also those that are no longer in use
         self._is_first = watch is not None and watch.is_first
-        self._uses: dict[int, int] = {}  # by parameter, of its copy before it is read
-        self._passed: list[int] = []  # modules whose parameters were not copied
+        self._holders: dict[int, int] = {}  # by parameter, of its copy's memory before it is read
+        self._running_uncopied: list[int] = []  # modules whose parameters were not copied
         self._thread = threading.get_ident()
 
     def enter(self, indices: Sequence[int]) -> None:
@@ -76,7 +76,7 @@ class Swap:
         if new:
             self._copy(new, max((self._ends[i] for i in self.originals), default=0))
             if self._is_first:
-                self._uses |= {i: _uses(self.copies.targets[i].tensor) for i in new}
+                self._holders |= {i: _num_holders(self.copies.targets[i].tensor) for i in new}
         self._depth.update(indices)
 
     def leave(self, indices: Sequence[int]) -> None:
@@ -85,8 +85,8 @@ class Swap:
         self._depth.subtract(held)
         left = [i for i in held if not self._depth[i]]
         if self.watch:  # a view that is kept, such as on the module, will be read when its memory is another copy's
-            uses, targets = self._uses, self.copies.targets
-            self.watch.seen.update(i for i in left if i in uses and _uses(targets[i].tensor) > uses[i])
+            before, targets = self._holders, self.copies.targets
+            self.watch.seen.update(i for i in left if i in before and _num_holders(targets[i].tensor) > before[i])
         self._point_back(left)
 
     def check_thread(self) -> None:
@@ -97,9 +97,9 @@ class Swap:
     def before(self, module: int) -> None:
         """To be called before a forward of a module, of that number."""
         self.check_thread()
-        if reason := _needs_lasting_copies():
+        if reason := _why_lasting():
             self.passed.update(dict.fromkeys(self._owned[module], reason))
-            self._passed.append(module)
+            self._running_uncopied.append(module)
             return
         self.calls[module] += 1
         if self._layout is not None and self._follows(module):
@@ -111,8 +111,8 @@ class Swap:
         """To be called after a forward of a module, also one that raised."""
         if threading.get_ident() != self._thread:
             return
-        if self._passed and self._passed[-1] == module:
-            self._passed.pop()
+        if self._running_uncopied and self._running_uncopied[-1] == module:
+            self._running_uncopied.pop()
             return
         if self._layout is not None and self._follows(-1 - module):
             return
@@ -183,14 +183,14 @@ def out_of_inference() -> AbstractContextManager[object]:
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
-def _needs_lasting_copies() -> str:
+def _why_lasting() -> str:
     """Why a module that runs now must find its copies made, and made to last, before the loss began; else empty."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "their module runs inside a transform of torch.func"
     return "their module runs with gradients enabled, for a backward in the loss" if torch.is_grad_enabled() else ""
 
 
-def _uses(tensor: Tensor) -> int:
+def _num_holders(tensor: Tensor) -> int:
     """How many tensors, and the like, hold a tensor's memory."""
     count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
     return count

@@ -135,9 +135,9 @@ class GroupedMeZO(ZerothOrder):
         params: Parameters, named parameters or groups of either; a group is a layer.
         lr: Learning rate, a number or a function of the step (the first is 1).
         groups: G, a divisor of the batch's number of examples. "auto" starts with the most that leave two examples
-            each and follows ``noise`` every 50 steps: as few as lose at most 5 %. A batch that they cannot share has
-            as many as can, found by evaluating it anew. With 1 the closure may return one number as for MeZO, and
-            examples need not be apart.
+            each and follows ``noise`` every 50 steps: as few as lose at most 5 %. Where so many cannot share a batch,
+            its own number is chosen, and the batch is evaluated anew. With 1 the closure may return one number as
+            for MeZO, and examples need not be apart.
         momentum: In [0, 1); with 0 nothing is kept.
         options: ``eps``; ``rank`` of z; ``distribution`` of the factors' elements, "gaussian" or "rademacher" (±1);
             ``model``, see `ZerothOrder`, here for checks alone; and those of `helene.steps.base.Base`.

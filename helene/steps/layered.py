@@ -287,9 +287,11 @@ class Layered(torch.optim.Optimizer):
             else:
                 self.scheduled[i] = None
 
-    def _lr_by_hand(self) -> list[int]:
-        """The groups that do not follow the function of the step, where lr is one."""
-        given = enumerate(zip(self.param_groups, self.scheduled, strict=True)) if self.schedule else ()
+    def _lr_by_hand(self) -> list[int] | None:
+        """The groups that do not follow the function of the step; None where lr is none."""
+        if self.schedule is None:
+            return None
+        given = enumerate(zip(self.param_groups, self.scheduled, strict=True))
         return [i for i, (group, last) in given if last is None or not (group["lr"] is last or group["lr"] == last)]
 
     def allocate(self, target: Target, rule: Rule, kept: Storage) -> dict[str, Tensor]:
@@ -355,8 +357,8 @@ class Layered(torch.optim.Optimizer):
         state = super().state_dict()
         for group in state["param_groups"]:
             group.update({k: numeric.plain(v) for k, v in group.items() if not isinstance(v, Tensor)})
-        more = {"floors": layer_floors.known(self), "lr_by_hand": self._lr_by_hand()}
-        return {**state, "helene": identity, **{name: value for name, value in more.items() if value}}
+        more = {"floors": layer_floors.known(self) or None, "lr_by_hand": self._lr_by_hand()}
+        return {**state, "helene": identity, **{name: value for name, value in more.items() if value is not None}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As `torch.optim.Optimizer.load_state_dict`; the trajectory goes on bit for bit, seed included.
@@ -387,8 +389,8 @@ class Layered(torch.optim.Optimizer):
         self._forget()
         layer_floors.take(self, floors)
         self._follow_schedule(None)
-        for i in state_dict.get("lr_by_hand", ()):
-            self.scheduled[i] = None
+        if (by_hand := state_dict.get("lr_by_hand")) is not None:
+            self.scheduled[:] = [None if i in by_hand else group["lr"] for i, group in enumerate(self.param_groups)]
         self._as_given = self._fits_as_given(state_dict["helene"]) or False
         self._prepare()
         if self.steps_made:

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from helene.engine.pairs.schedule import Schedule, schedule_of, trace
 from helene.engine.reasons import apart, not_pairs
-from helene.evaluation.blocks import ALIGNMENT, LEAST_BYTES
+from helene.evaluation.blocks import LEAST_BYTES, aligned
 from helene.evaluation.directions import DEVICE_CHUNK, Target, compute_dtype
 from helene.evaluation.modules import held_by
 from helene.kernels.tiles import TILE
@@ -132,7 +132,7 @@ def predict(
 
     def by_copies() -> Prediction:
         """A graph of one forward, which reads copies of all trained parameters."""
-        copies = blocks(sum(-(-t.tensor.nbytes // ALIGNMENT) * ALIGNMENT for t in targets))
+        copies = blocks(sum(aligned(t.tensor.nbytes) for t in targets))
         return Prediction(weights + copied, state, copies, 0, _forward_peak(run, tensors), 2 * workspace_bytes)
 
     if engine and first_order:
@@ -214,7 +214,7 @@ def _stack_bytes(module: nn.Module, targets: list[Target], run: Callable[[], Any
     top = peak = 0
     marks: list[int] = []
     handles = []
-    sizes = [-(-t.tensor.nbytes // ALIGNMENT) * ALIGNMENT for t in targets]
+    sizes = [aligned(t.tensor.nbytes) for t in targets]
     for owner, owned in held_by(targets, module).items():
         size = sum(sizes[i] for i in owned)
 

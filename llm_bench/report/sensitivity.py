@@ -162,7 +162,7 @@ def markdown(found: Sequence[Sensitivity]) -> str:
 def _of_methods(found: Sequence[Sensitivity]) -> str:
     """A line a method, from grids of `GRID` step sizes or more that tune all parameters; empty where there is none."""
     headers = ["method", "grids", "works over a factor of, median", "best at the edge", "diverged", "untuned works"]
-    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
+    rows = []
     for method in methods.METHODS:
         some = [s for s in found if s.method == method and s.tuning == "full" and s.sizes >= GRID]
         if not some:
@@ -172,14 +172,14 @@ def _of_methods(found: Sequence[Sensitivity]) -> str:
         cells = [methods.get_method(method).label, str(len(some)), f"{median(widths):.0f}" if widths else "–"]
         cells += [str(sum(s.edge for s in some)), f"{fmean(s.lost for s in some):.0%}"]
         cells.append(f"{sum(tried)} of {len(tried)}" if tried else "–")
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) if lines[2:] else ""
+        rows.append(cells)
+    return _table(headers, rows) if rows else ""
 
 
 def _of_grids(found: Sequence[Sensitivity]) -> str:
     """A line a grid."""
     headers = ["task, model, steps", "method", "best of", "dev there", "works over a factor of", "diverged", "untuned"]
-    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
+    rows = []
     for s, apart in zip(found, _told_apart(found), strict=True):
         label = methods.get_method(s.method).label + ("" if s.tuning == "full" else f" ({s.tuning})")
         metric = "" if s.metric is None else f"{s.metric:.3f}, "
@@ -192,8 +192,12 @@ def _of_grids(found: Sequence[Sensitivity]) -> str:
             f"{s.lost:.0%}",
             untuned,
         ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return _table(headers, rows)
+
+
+def _table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (headers, ["---"] * len(headers), *rows))
 
 
 def _told_apart(found: Sequence[Sensitivity]) -> list[str]:

@@ -114,7 +114,7 @@ def test_the_hosts_time_of_a_step():
     for name, told in ((host_time.STEP, "takes {1:.2f} (quartiles {0:.2f}–{2:.2f})"), (host_time.BARE, BARE)):
         assert told.format(*over_eager(alone, name)) in text
     _, bare, _ = over_eager(alone, host_time.BARE)
-    assert 1.25 - bare < 0.05, "Python leaves no room"
+    assert 1.25 - bare < 0.05, "Python leaves hardly any room"
     busier = [over_eager(first, name)[1] for name in (host_time.BARE, host_time.STEP)]
     assert "it took {:.2f}, and the step {:.2f}.".format(*busier) in text
     busy = [f"{1e3 * alone[256]['account']['parts'][name]:.1f}" for name in ("forward", "copies", "update")]

@@ -10,7 +10,7 @@ from helene.lab.runs.records import read_jsonl
 from llm_bench.protocol import plan, speed
 from llm_bench.protocol.presets import get_preset
 from llm_bench.report import sensitivity
-from tests.findings.committed import LLM, ROOT, accuracies, records, table, words
+from tests.findings.committed import LLM, ROOT, accuracies, full_runs, records, table, words
 from tools import halving, learned
 
 SST2, TASKS = "docs/findings/sst2.md", "docs/findings/tasks.md"
@@ -118,6 +118,24 @@ def test_the_table_of_tunings():
         text = (ROOT / page).read_text(encoding="utf-8")
         assert "did best with 4e-4" in text
         assert "with 0.16, the largest that was tried" in text
+
+
+def test_who_leads_by_tuning():
+    """Sorted by their means; what backpropagation has beside the linear probe."""
+    page, leaders = words(SST2), {"mezo", "zo-sgd-mmt", "zo-sgd-cons", "forward-grad"}
+    (probe,) = accuracies("table-3/causal-sst2", "linear-probe")
+    for tuning, first in (("", leaders), ("-lora", leaders), ("-prefix", {"zo-adam", "zo-sgd-sign"})):
+        means = {method: fmean(accuracies(f"table-3/causal-sst2{tuning}", method)) for method in TUNED}
+        assert (means.pop("fo-sgd") > probe) == (tuning != "-prefix"), "passes it but with a prefix"
+        ranked = sorted(means, key=lambda method: -means[method])
+        assert set(ranked[: len(first)]) == first
+        assert ranked[-1] == "helene"
+        assert means[ranked[0]] < probe
+    told = "MeZO, with momentum or without, ZO-SGD-Cons and Forward-Grad lead where all parameters or LoRA are tuned."
+    assert f"{told} With a prefix ZO-Adam and signs lead. HELENE is last; with a prefix it ties with MeZO." in page
+    assert "SGD by backpropagation passes it but with a prefix." in page
+    for name, method in (("all/causal-sst2", "ft-adam"), ("table-3/causal-sst2", "fo-sgd")):
+        assert len({tuple(r.result["curve"]["dev_loss"]) for r in full_runs(name, method, "test")}) == 1, "equal runs"
 
 
 def test_the_table_of_step_sizes():

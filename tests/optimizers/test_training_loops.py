@@ -208,6 +208,10 @@ def test_an_lr_set_by_hand_stands_over_the_function_of_the_step():
     again.param_groups[1]["lr"] = 0.02  # which no step has seen when it is saved
     optimizer.load_state_dict(again.state_dict())
     assert step() == [0.03, 0.02]
+    followed = helene.MeZO([{"params": [p], "layer": "p"}, {"params": [q], "layer": "q"}], lr=lambda t: 0.1 / t)
+    followed.step(lambda: p.square().sum() + q.square().sum())
+    optimizer.load_state_dict(followed.state_dict())  # back to where no lr had been set
+    assert step() == [0.1 / 2, 0.1 / 2]
     with pytest.raises(ValueError, match=r"lr_by_hand=\[2\], they must be places of its 2 groups; take a whole"):
         again.load_state_dict({**again.state_dict(), "lr_by_hand": [2]})
 

@@ -11,7 +11,7 @@ from engine_models import TiedModel, batch_of, loss
 from torch import nn
 
 from helene import FZOO
-from helene.engine import spreads
+from helene.engine import recordings, spreads
 from helene.engine.spreads import SpreadEngine
 from helene.evaluation.blocks import Block
 from helene.kernels.backend import VARIABLE
@@ -242,3 +242,26 @@ def test_copies_are_written_by_the_kernel_where_it_is(monkeypatch):
     assert engine.mode == "graph"
     assert len(engine._copies._block._launches) == 1
     assert engine._copies._control is not None
+
+
+def test_copies_are_given_up_where_the_forward_cannot_be_captured(monkeypatch):
+    """The graph is a stand-in, and so is torch's error; steps go on without, and hold no copies."""
+    for name in ("CUDAGraph", "graph_pool_handle", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: object())
+    capturing = []
+
+    def refusing(*_):
+        capturing.append(engine._copies is not None)
+        raise RuntimeError("not while it is captured")
+
+    monkeypatch.setattr(recordings, "capturing", refusing)
+    monkeypatch.setattr(recordings, "give_up", lambda *_: None)
+    model, twin, engine, second = made(capture=True)
+    engine._recordings._refused = ""
+    for step in range(1, 7):
+        engine.step(batch_of(step))
+        second.step(lambda step=step: loss(twin, batch_of(step)))
+    assert capturing == [True]
+    assert engine.reason == "its forward cannot be captured: not while it is captured"
+    assert engine._copies is None
+    agree(model, twin, engine, second)

@@ -216,8 +216,10 @@ def test_calls_of_one_card_share_it_by_cudas_service(tmp_path, monkeypatch, capf
     control, notes, pipe = tmp_path / "nvidia-cuda-mps-control", tmp_path / "notes", str(tmp_path / "mps" / "pipe")
     control.write_text(f'#!/bin/sh\necho "$@" $(test "$1" || cat) $CUDA_MPS_PIPE_DIRECTORY >> {notes}')
     control.chmod(0o755)
-    with side_by_side.shared_cards(tmp_path / "none") as told:
-        assert told == {}
+    with monkeypatch.context() as without:
+        without.setenv("PATH", str(tmp_path / "none"))
+        with side_by_side.shared_cards(tmp_path / "mps") as told:
+            assert told == {}
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     stack = ExitStack()
     told = stack.enter_context(side_by_side.shared_cards(tmp_path / "mps"))
