@@ -17,7 +17,7 @@ from helene.lab.runs.records import read_once
 from llm_bench.protocol.plan import Cell, test_seeds
 from llm_bench.protocol.presets import SECOND_MODEL, get_preset
 from llm_bench.report.cell_numbers import OF_A_MEAN, OF_A_TABLE, Numbers, check_alike, has_metric
-from llm_bench.report.compare import CONTROLS, TASKS, decidable, duels
+from llm_bench.report.compare import CONTROLS, TASKS, Duel, decidable, duels
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.runs.untrained import unsupported
 from llm_bench.tasks.task import Kind
@@ -171,7 +171,14 @@ def sentence(found: Sequence[Row]) -> str:
 
 
 def count(found: Sequence[Row]) -> str:
-    """The sentence of the README's first screen, by the rule of the pages (`llm_bench.report.compare.lead`).
+    """The sentence of the README's first screen."""
+    fought = fights(found)
+    helene, mezo = (sum(duel.winner == name for duel in fought) or "none" for name in ("HELENE", "MeZO"))
+    return f"HELENE beats MeZO beyond noise on {helene} of {len(fought)} tasks measured; MeZO beats HELENE on {mezo}."
+
+
+def fights(found: Sequence[Row]) -> list[Duel]:
+    """HELENE and MeZO on each task, by the rule of the pages (`llm_bench.report.compare.lead`).
 
     A second model's rows repeat tasks and are left out.
     """
@@ -182,9 +189,7 @@ def count(found: Sequence[Row]) -> str:
         for row in longest(row for row in found if row.preset != SECOND_MODEL)
         for name, values in row.results.items()
     }
-    fought = decidable(duels(percent))
-    helene, mezo = (sum(duel.winner == name for duel in fought) or "none" for name in ("HELENE", "MeZO"))
-    return f"HELENE beats MeZO beyond noise on {helene} of {len(fought)} tasks measured; MeZO beats HELENE on {mezo}."
+    return decidable(duels(percent))
 
 
 def placed(page: str, found: Sequence[Row]) -> str:

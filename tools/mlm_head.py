@@ -48,8 +48,8 @@ def texts_of(folder: Path) -> list[str]:
 @contextmanager
 def _same_bits() -> Iterator[None]:
     """Dropout from one seed, and sums on a GPU in one order."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
-    before = torch.are_deterministic_algorithms_enabled()
+    size, before = os.environ.get("CUBLAS_WORKSPACE_CONFIG"), torch.are_deterministic_algorithms_enabled()
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when cuBLAS starts
     with torch.random.fork_rng():
         torch.manual_seed(0)
         torch.use_deterministic_algorithms(True)
@@ -57,6 +57,8 @@ def _same_bits() -> Iterator[None]:
             yield
         finally:
             torch.use_deterministic_algorithms(before)
+            os.environ.pop("CUBLAS_WORKSPACE_CONFIG")
+            os.environ |= {"CUBLAS_WORKSPACE_CONFIG": size} if size is not None else {}
 
 
 @_same_bits()

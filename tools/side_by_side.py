@@ -44,18 +44,19 @@ def shared_cards(folder: Path) -> Iterator[dict[str, str]]:
         What calls need in their environment; nothing where the machine has no such service, or it does not start.
     """
     control = shutil.which("nvidia-cuda-mps-control")
-    places = {"CUDA_MPS_PIPE_DIRECTORY": folder / "pipe", "CUDA_MPS_LOG_DIRECTORY": folder / "log"}
+    here = folder.absolute()
+    places = {"CUDA_MPS_PIPE_DIRECTORY": here / "pipe", "CUDA_MPS_LOG_DIRECTORY": here / "log"}
     for place in places.values():
         place.mkdir(parents=True, exist_ok=True)
     told = {name: str(place) for name, place in places.items()}
-    here = {**os.environ, **told}
-    if control is None or subprocess.run([control, "-d"], env=here, check=False).returncode:
+    around = {**os.environ, **told}
+    if control is None or subprocess.run([control, "-d"], env=around, check=False).returncode:
         yield {}
         return
     try:
         yield told
     finally:
-        subprocess.run([control], input="quit\n", text=True, env=here, check=False)
+        subprocess.run([control], input="quit\n", text=True, env=around, check=False)
 
 
 def side_by_side(commands: Sequence[Sequence[str]], cards: int, environment: Mapping[str, str]) -> int:

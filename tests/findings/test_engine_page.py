@@ -94,12 +94,21 @@ def test_the_engines_milliseconds_and_ratios():
 
 
 def test_how_much_faster_the_engine_is_than_optimizer_step():
-    faster = []
-    for file in ("engine/h200-sixth", "engine/h200-2.7b"):
-        steps = milliseconds(file)
-        faster.append(steps["MeZO, optimizer.step"][0] / steps["MeZO"][0])
+    def faster(tunings: tuple[str, ...], *measured: tuple[str, int]) -> tuple[float, float]:
+        names = [f"{tuning}MeZO" for tuning in tunings]
+        steps = [milliseconds(*one) for one in measured]
+        ratios = [of[f"{name}, optimizer.step"][0] / of[name][0] for of in steps for name in names]
+        return min(ratios), max(ratios)
+
+    short, long = [("engine/h200-sixth", 64), ("engine/h200-2.7b", 64)], ("engine/h200-sixth", 256)
+    full, others, every = faster(("",), *short), faster(("lora: ", "prefix: "), *short), faster(("", "lora: "), long)
     text = words("docs/engine.md")
-    assert f"It is {min(faster):.1f} to {max(faster):.1f} times as fast as `optimizer.step` there" in text
+    assert (
+        "it is {:.1f} to {:.1f} times as fast as `optimizer.step` where all parameters are tuned".format(*full) in text
+    )
+    assert "{:.1f} to {:.1f} times with LoRA and a prefix".format(*others) in text
+    assert {f"{ratio:.1f}" for ratio in (*every, *faster(("prefix: ",), long))} == {"1.1"}
+    assert f"by a factor of [{full[0]:.1f} to {others[1]:.1f}](docs/engine.md)" in words("README.md")
 
 
 def test_the_hosts_time_of_a_step():

@@ -170,7 +170,10 @@ def test_mezos_batch_size():
     assert f"take {min(shares)} to {max(shares)} of the examples that 16 take, with half the lr" in words(
         "docs/choosing.md"
     )
-    assert f"took half the lr and {min(shares)} to {max(shares)} of the examples." in words("README.md")
+    assert (
+        f"took half the lr and {min(shares)} to {max(shares)} of the examples, and {steps[0] / steps[1]:.1f} times the"
+        in words("README.md")
+    )
     noise = math.floor(median(least_noise()))
     need = [(size + noise) / (16 + noise) for size in (4, 1, 64)]  # B/G + ν
     told = "ν = {}, batches of 4 need {:.2f} of the examples that 16 need, 16 groups {:.2f}, and batches of 64 {:.2f}."

@@ -27,6 +27,10 @@ def test_the_page_on_language_models():
     by_mezo = sorted({row.task for row in found if row.learned("mezo")} - {"SST-2"})
     assert "MeZO learns {}, {} and {}; HELENE as Algorithm 1 reads learns none".format(*by_mezo) in words(TASKS)
     assert not any(row.learned("helene") for row in found)
+    lost = [duel.task.split(", ") for duel in learned.fights(found) if duel.winner == "MeZO"]
+    gemma, (masked,) = ([task for task, model in lost if model == of] for of in ("Gemma", "MiniLM-L6"))
+    told = f"on {', '.join(gemma)} (Gemma) and {masked} (MiniLM-L6), of {len(learned.fights(found))} tasks"
+    assert told in words("docs/findings/language_models.md")
     listed = words(SST2) + words(TASKS)
     for file in (
         "small/causal-sst2",
@@ -152,6 +156,7 @@ def test_how_forgiving_step_sizes_are():
     told = f"works over a factor of {width}, HELENE at its best step size alone. MeZO's published 1e-6 works in {works}"
     assert f"{told} grids, HELENE's untuned step size in {seldom}." in words("docs/findings/step_sizes.md")
     assert f"MeZO works over a factor of {width} in the median" in words("docs/choosing.md")
+    assert f"it [works](docs/findings/step_sizes.md) in {works} grids" in words("README.md")
     assert (alone, works.split()[-1], seldom.split()[-1]) == ("1", grids, of)
 
 
