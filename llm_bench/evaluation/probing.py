@@ -1,4 +1,4 @@
-"""Two classifiers on top of a frozen model: one offset a class, and a linear probe."""
+"""Two classifiers on top of a frozen model: one bias a class, and a linear probe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Gold = Sequence[Sequence[int]]
 
 
 def fit_offsets(scores: Scores, gold: Gold) -> NDArray[np.float64]:
-    """One offset a class, the first 0, that minimizes the option loss on the training set.
+    """One bias a class, the first 0, that minimizes the option loss on the training set.
 
     The bias-only control: what a method gains up to here it may have gained by no more than learning which option the
     model prefers. The loss is convex in the offsets.

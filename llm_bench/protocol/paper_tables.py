@@ -43,7 +43,7 @@ _MASKED, _CAUSAL = (
 _UNTRAINED = {"zero-shot": "zero-shot", "ICL": "icl", "LP": "linear-probe"}
 _METHODS = {"Adam": "ft-adam", "ZO-SGD": "mezo"}  # the others by their names in lower case
 _TUNINGS = {"FT": "full", "LoRA": "lora", "prefix": "prefix"}
-CONTROL: TableRow = ("bias-only", "full")  # ours: one offset a class
+CONTROL: TableRow = ("bias-only", "full")  # ours: one bias a class
 
 # Gigabytes; "three times MeZO" in the text, 14 / 4 = 3.5. Zero-shot is MeZO's.
 _MEMORY = {

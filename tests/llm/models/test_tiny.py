@@ -89,7 +89,7 @@ def test_pretraining_is_repeatable_and_leaves_the_global_generator_alone():
 
 @pytest.mark.slow
 def test_mezo_learns_from_chance_to_well_above_it(tmp_path_factory, toy_data):
-    """Real fine-tuning on a CPU: from near one half to above 0.9, with a lower loss than one offset a class gives."""
+    """Real fine-tuning on a CPU: from near one half to above 0.9, with a lower loss than one bias a class gives."""
     from llm_bench.runs.config import RunConfig
     from llm_bench.runs.environment import environment, resolved
     from llm_bench.runs.natural_step import denominator
