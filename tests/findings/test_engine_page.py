@@ -108,7 +108,8 @@ def test_how_much_faster_the_engine_is_than_optimizer_step():
     )
     assert "{:.1f} to {:.1f} times with LoRA and a prefix".format(*others) in text
     assert {f"{ratio:.1f}" for ratio in (*every, *faster(("prefix: ",), long))} == {"1.1"}
-    assert f"by a factor of [{full[0]:.1f} to {others[1]:.1f}](docs/engine.md)" in words("README.md")
+    told = f"at 16 x {short[0][1]} tokens by a factor of [{full[0]:.1f} to {others[1]:.1f}](docs/engine.md)"
+    assert told in words("README.md")
 
 
 def test_the_hosts_time_of_a_step():
