@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -48,17 +49,14 @@ def texts_of(folder: Path) -> list[str]:
 @contextmanager
 def _same_bits() -> Iterator[None]:
     """Dropout from one seed, and sums on a GPU in one order."""
-    size, before = os.environ.get("CUBLAS_WORKSPACE_CONFIG"), torch.are_deterministic_algorithms_enabled()
-    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when cuBLAS starts
-    with torch.random.fork_rng():
+    before, size = torch.are_deterministic_algorithms_enabled(), ":4096:8"  # read when cuBLAS starts
+    with patch.dict(os.environ, CUBLAS_WORKSPACE_CONFIG=size), torch.random.fork_rng():
         torch.manual_seed(0)
         torch.use_deterministic_algorithms(True)
         try:
             yield
         finally:
             torch.use_deterministic_algorithms(before)
-            os.environ.pop("CUBLAS_WORKSPACE_CONFIG")
-            os.environ |= {"CUBLAS_WORKSPACE_CONFIG": size} if size is not None else {}
 
 
 @_same_bits()

@@ -19,9 +19,9 @@ ALIGNMENT = 64  # bytes between copies
 LEAST_BYTES = 4 << 20  # see `least_bytes`
 
 
-def aligned(num_bytes: int) -> int:
+def aligned(num_bytes: int, alignment: int = ALIGNMENT) -> int:
     """Bytes of a copy, with what keeps the next one aligned."""
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
+    return -(-num_bytes // alignment) * alignment
 
 
 def least_bytes(device: torch.device) -> int:

@@ -25,7 +25,7 @@ from torch.nn.utils import get_total_norm
 
 from helene import functional, noise
 from helene.evaluation.directions import compute_dtype
-from helene.evaluation.losses import Closure, scalar_loss
+from helene.evaluation.losses import Closure, Informed, scalar_loss
 
 if TYPE_CHECKING:
     from helene.steps.base import Base, Chunk
@@ -164,20 +164,10 @@ def a_gnb_of(gradient: Chunk, batch_size: int, shared: bool = False) -> Estimate
     return estimate
 
 
-class Differentiated:
-    """A closure that knows the gradient of its loss, such as by a captured graph.
+class Differentiated(Informed):
+    """Knows the gradient of its loss: what `mean_gradient` gives of it, a function of the parameters."""
 
-    Args:
-        loss: The closure.
-        gradient: What `mean_gradient` gives of it, a function of the parameters.
-    """
-
-    def __init__(self, loss: Closure, gradient: Callable[[Sequence[Tensor]], tuple[list[Tensor], Tensor]]) -> None:
-        self.loss, self.gradient = loss, gradient
-
-    def __call__(self) -> Any:
-        """The loss."""
-        return self.loss()
+    known: Callable[[Sequence[Tensor]], tuple[list[Tensor], Tensor]]
 
 
 def mean_gradient(closure: Closure, params: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
@@ -190,7 +180,7 @@ def mean_gradient(closure: Closure, params: Sequence[Tensor]) -> tuple[list[Tens
         FloatingPointError: If the loss or the gradient is not finite.
     """
     if isinstance(closure, Differentiated):
-        return closure.gradient(params)
+        return closure.known(params)
     with torch.enable_grad():
         loss = closure()
         value = scalar_loss(loss)

@@ -12,6 +12,24 @@ from torch import Tensor
 Closure = Callable[[], Any]
 
 
+class Informed:
+    """A closure that knows more than its loss, such as by a captured graph; a subclass says what.
+
+    Args:
+        loss: The closure.
+        known: Gives what it knows.
+    """
+
+    known: Any
+
+    def __init__(self, loss: Closure, known: Callable[..., Any]) -> None:
+        self.loss, self.known = loss, known
+
+    def __call__(self) -> Any:
+        """The loss."""
+        return self.loss()
+
+
 def scalar_loss(value: Any) -> Tensor:
     """A closure's result as a detached floating-point 0-dim tensor; Python's numbers and integers become float64.
 

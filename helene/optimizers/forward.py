@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from helene.evaluation.directions import Direction, Target, chunks, compute_dtype
-from helene.evaluation.losses import Closure, as_loss, scalar_loss
+from helene.evaluation.losses import Closure, Informed, as_loss, scalar_loss
 from helene.evaluation.undo import Undo
 from helene.rules import SGDRule
 from helene.steps.base import LearningRate, Options
@@ -78,22 +78,10 @@ class ForwardGrad(ZerothOrder):
         super().__init__(params, {"lr": lr}, options)
 
 
-class Sloped:
-    """A closure that knows its loss and its slope along directions, such as by a captured graph.
+class Sloped(Informed):
+    """Knows its loss and its derivative along length · z, a function of the parameters, z and the length."""
 
-    Args:
-        loss: The closure.
-        slope: Loss and derivative along length · z, a function of the parameters, z and the length.
-    """
-
-    def __init__(
-        self, loss: Closure, slope: Callable[[Sequence[Target], Direction, float], tuple[Tensor, Tensor]]
-    ) -> None:
-        self.loss, self.slope = loss, slope
-
-    def __call__(self) -> Any:
-        """The loss."""
-        return self.loss()
+    known: Callable[[Sequence[Target], Direction, float], tuple[Tensor, Tensor]]
 
 
 def _directional(
@@ -101,7 +89,7 @@ def _directional(
 ) -> tuple[Tensor, float]:
     """L and its derivative along length · z."""
     if isinstance(closure, Sloped):
-        value, tangent = closure.slope(targets, direction, length)
+        value, tangent = closure.known(targets, direction, length)
     else:
         value, tangent = primal_and_tangent(closure, targets, tangents_of(targets, direction, length))
     return scalar_loss(value), scalar_loss(tangent).double().item()

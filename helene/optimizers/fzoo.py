@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from helene import functional
 from helene.evaluation.directions import Direction
-from helene.evaluation.losses import Closure, finite
+from helene.evaluation.losses import Closure, Informed, finite
 from helene.inputs import numeric
 from helene.rules import SGDRule
 from helene.steps.base import LearningRate, Options
@@ -46,21 +46,13 @@ class SpreadProbing(Seeded):
         numeric.whole(self.num_directions, "num_directions", 2, MAX_DIRECTIONS, "a spread needs two; 8 is published")
 
 
-class Evaluated:
-    """A closure that knows its losses along directions, such as by a captured graph.
+class Evaluated(Informed):
+    """Knows its losses at theta and at theta + eps z of each direction, a function of these and eps.
 
-    Args:
-        loss: The closure.
-        losses: Those at theta and at theta + eps z of each direction, a function of these and eps; None where they are
-            to be evaluated.
+    It gives None where they are to be evaluated.
     """
 
-    def __init__(self, loss: Closure, losses: Callable[[Sequence[Direction], float], Sequence[Tensor] | None]) -> None:
-        self.loss, self.losses = loss, losses
-
-    def __call__(self) -> Any:
-        """The loss."""
-        return self.loss()
+    known: Callable[[Sequence[Direction], float], Sequence[Tensor] | None]
 
 
 class Spread(Measurement):
@@ -76,7 +68,7 @@ class Spread(Measurement):
         """See `Measurement`."""
         probing: Any = plan.probing
         directions = [optimizer.direction(plan, draw) for draw in range(probing.num_directions)]
-        known = closure.losses(directions, probing.eps) if isinstance(closure, Evaluated) else None
+        known = closure.known(directions, probing.eps) if isinstance(closure, Evaluated) else None
         if known is None:
             here = optimizer.loss_here(closure)
             known = [here, *(optimizer.probe.loss(closure, direction, probing.eps) for direction in directions)]

@@ -160,7 +160,7 @@ class Layered(torch.optim.Optimizer):
             ValueError: If it asks for state in another dtype than there is.
         """
         dtypes = [target.tensor.dtype for target in self.targets]
-        if dtypes != (self._dtypes or dtypes):
+        if self._dtypes and dtypes != self._dtypes:
             self._prepare()
             checks.state_dtypes(self.targets, self.state, *self._described()[:2])
         self._dtypes = dtypes

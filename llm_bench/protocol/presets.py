@@ -309,7 +309,7 @@ PRESETS["groups-fzoo"] = replace(
     name="groups-fzoo",
     about="One GPU: FZOO at the forwards of preset groups, nine a step.",
     methods=("fzoo",),
-    steps={"masked": 2 * 1000 // 9, "causal": 2 * 1000 // 9},
+    steps={kind: 2 * steps // 9 for kind, steps in PRESETS["groups"].steps.items()},
 )
 
 PRESETS[SECOND_MODEL] = replace(

@@ -30,7 +30,8 @@ def answer(table: Table, which: str) -> str:
     rows, told = measured(table), dict[str, dict[Row, Numbers]]()
     for kind, task in dict.fromkeys((c.kind, c.task) for c in rows):
         found = {row: n for row, n in of_task(rows, kind, task).items() if row[0] not in CONTROLS}
-        if len(found) > 1 if HELENE in found else found and which not in CHANGES:
+        has_rivals = len(found) > 1 if HELENE in found else len(found) > 0 and which not in CHANGES
+        if has_rivals:
             told[f"{TASKS.get(task, task)} ({kind})"] = found
     compared = {name: found for name, found in told.items() if HELENE in found}
     if len(compared) > FEW:

@@ -64,7 +64,7 @@ class Sensitivity:
         """Whether the natural step size works; None where it was not tried, or no step size lowers the dev loss."""
         if self.untuned is None or self.width is None:
             return None
-        return self.start - self.untuned[1] >= WORKS * (self.start - self.loss)
+        return _works(self.untuned[1], self.loss, self.start)
 
 
 def sensitivity(records: Sequence[Record]) -> Sensitivity | None:
@@ -77,7 +77,7 @@ def sensitivity(records: Sequence[Record]) -> Sensitivity | None:
     best = min(own or known, key=lambda r: r.result["dev"]["loss"])
     loss = best.result["dev"]["loss"]
     start = best.result["curve"]["dev_loss"][0]
-    works = [r.config["lr"] for r in known if start - r.result["dev"]["loss"] >= WORKS * (start - loss) > 0]
+    works = [r.config["lr"] for r in known if _works(r.result["dev"]["loss"], loss, start)]
     usual = natural_size(records)
     there = [r for r in known if usual is not None and math.isclose(r.config["lr"], usual, rel_tol=0.02)]
     config = best.config
@@ -99,6 +99,11 @@ def sensitivity(records: Sequence[Record]) -> Sensitivity | None:
         (there[0].config["lr"], there[0].result["dev"]["loss"]) if there else None,
         {**config, "experiment": best.experiment},
     )
+
+
+def _works(loss: float, best: float, start: float) -> bool:
+    """Whether a step size works, see `WORKS`."""
+    return start - loss >= WORKS * (start - best) > 0
 
 
 def _dev_loss(run: Record) -> float:

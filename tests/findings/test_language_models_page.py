@@ -31,6 +31,10 @@ def test_the_page_on_language_models():
     gemma, (masked,) = ([task for task, model in lost if model == of] for of in ("Gemma", "MiniLM-L6"))
     told = f"on {', '.join(gemma)} (Gemma) and {masked} (MiniLM-L6), of {len(learned.fights(found))} tasks"
     assert told in words("docs/findings/language_models.md")
+    won = {row.task for row in found if row.kind == "causal" and row.learned("mezo")}
+    assert f"On {' and '.join(task for task in gemma if task not in won)} neither learned." in words(
+        "docs/findings/language_models.md"
+    )
     listed = words(SST2) + words(TASKS)
     for file in (
         "small/causal-sst2",

@@ -34,10 +34,6 @@ def of(task: str, method: str, head: str = "third") -> Numbers:
     return found
 
 
-def is_whole(task: str, method: str) -> bool:
-    return len(runs_of(task, method)) == 5
-
-
 def shown(task: str, method: str, head: str = "third") -> str:
     """Mean and range; empty where nothing was tested."""
     found = [r.result["test"]["metric"] for r in runs_of(task, method, head)]
@@ -60,7 +56,7 @@ def test_the_table():
 
 def test_mezo_and_helene_are_whole_and_of_one_model():
     for method in ("mezo", "helene", "zo-sgd-mmt", "helene-backprop"):
-        assert all(is_whole(task, method) for task in SHOWN)
+        assert all(len(runs_of(task, method)) == 5 for task in SHOWN)
     (fingerprint,) = {r.config["fingerprint"].split("-")[-1] for t in SHOWN for r in runs_of(t, "mezo")}
     assert f"the model's fingerprint is {fingerprint}" in words(PAGE)
 

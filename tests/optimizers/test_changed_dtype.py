@@ -40,18 +40,24 @@ def helene(model: Any) -> Base:
     return Helene(model.named_parameters(), lr=1e-2, anneal_horizon=100, batch_size=8, interval=1)
 
 
-@pytest.mark.parametrize("engine", [False, True])
-@pytest.mark.parametrize("make", [adam, helene], ids=lambda m: m.__name__)
-@pytest.mark.parametrize(("first", "then"), [(torch.float32, torch.float64), (torch.float64, torch.float32)])
-def test_state_of_another_dtype_is_refused_until_the_model_is_as_it_was(
-    first: torch.dtype, then: torch.dtype, make: Any, engine: bool
-) -> None:
+def cast_after_three_steps(make: Any, first: torch.dtype, then: torch.dtype, engine: bool) -> tuple[Any, Any, Any]:
+    """Model, optimizer and what makes a step."""
     model = model_of(first)
     optimizer = make(model)
     step = stepper(model, optimizer, engine)
     for _ in range(3):
         step()
     model.to(then)
+    return model, optimizer, step
+
+
+@pytest.mark.parametrize("engine", [False, True])
+@pytest.mark.parametrize("make", [adam, helene], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(("first", "then"), [(torch.float32, torch.float64), (torch.float64, torch.float32)])
+def test_state_of_another_dtype_is_refused_until_the_model_is_as_it_was(
+    first: torch.dtype, then: torch.dtype, make: Any, engine: bool
+) -> None:
+    model, optimizer, step = cast_after_three_steps(make, first, then, engine)
     before = [p.detach().clone() for p in model.parameters()]
     for _ in range(2):
         with pytest.raises(
@@ -79,12 +85,7 @@ def test_state_of_another_dtype_is_refused_until_the_model_is_as_it_was(
 def test_where_the_state_fits_steps_are_those_of_a_resumed_optimizer(
     make: Any, first: torch.dtype, then: torch.dtype, engine: bool
 ) -> None:
-    model = model_of(first)
-    optimizer = make(model)
-    step = stepper(model, optimizer, engine)
-    for _ in range(3):
-        step()
-    model.to(then)
+    model, optimizer, step = cast_after_three_steps(make, first, then, engine)
     twin = copy.deepcopy(model)
     resumed = make(twin)
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from helene.evaluation.blocks import aligned
 from helene.evaluation.directions import Target
 from helene.evaluation.undo import Undo
 
@@ -100,7 +101,7 @@ def make_schedule(
     Raises:
         ValueError: If the ring is smaller than a single copy.
     """
-    sizes = [-(-t.tensor.nbytes // ALIGNMENT) * ALIGNMENT for t in targets]
+    sizes = [aligned(t.tensor.nbytes, ALIGNMENT) for t in targets]
     calls = [call._replace(owned=tuple(i for i in call.owned if i not in resident)) for call in calls]
     calls = [call for call in calls if call.owned]
     bound = unit_bytes if ring_bytes is None else min(unit_bytes, ring_bytes)
