@@ -27,7 +27,7 @@ class Control:
     Args:
         device: Where the parameters are.
         num_groups: Rows of hyper-parameters.
-        num_weights: Directions of low rank.
+        num_weights: Directions, where there are several.
 
     Attributes:
         key: int64: seed, step, draw.
@@ -65,7 +65,7 @@ class Control:
             eps: Radius of the probes.
             values: What follows eps in `values`.
             hypers: Rows of hyper-parameters, on the CPU; zeros unless given.
-            weights: Of directions of low rank.
+            weights: Of directions, where there are several.
         """
         slot = self._count % SLOTS
         self._count += 1

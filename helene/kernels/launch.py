@@ -29,19 +29,15 @@ def _on(tensor: Tensor) -> AbstractContextManager[object]:
 
 
 class LowRank(NamedTuple):
-    """Directions of low rank and their weights; see `helene.kernels.low_rank`.
+    """Directions of low rank; see `helene.kernels.low_rank`.
 
     Attributes:
         numbers: What was drawn, float32, on the device.
-        weights: a_g, float32, on the device.
-        groups: How many directions.
         rank: Of each.
         scale: rank^-1/2.
     """
 
     numbers: Tensor
-    weights: Tensor
-    groups: int = 0
     rank: int = 0
     scale: float = 1.0
 
@@ -152,6 +148,7 @@ def update(
     control: Tensor,
     values: Tensor,
     hypers: Tensor,
+    weights: Tensor | None = None,
     low_rank: LowRank | None = None,
     *,
     signs: bool = False,
@@ -167,7 +164,8 @@ def update(
         control: int64 on the device: seed, step, draw.
         values: float32 on the device: eps, c, and 1 (0 to leave everything as it is).
         hypers: float32 on the device, shape (groups, `codes.NUM_HYPERS`).
-        low_rank: What g is made of in the place of c z.
+        weights: float32 on the device: of directions, where there are several, whose draws follow one another.
+        low_rank: What these are in the place of z.
         signs: Whether z is a Rademacher direction.
         rounds: Of the generator; for measurements.
         fast: The hardware's cosine; for measurements.
@@ -176,6 +174,7 @@ def update(
     if not tiles.num_tiles:
         return
     kinds, tensors = _state_of(tiles, values)
+    numbers, *form = low_rank or LowRank(values)
     with _on(tiles.base):
         updates.update[(tiles.num_tiles,)](
             tiles.base,
@@ -185,7 +184,10 @@ def update(
             control,
             values,
             hypers,
-            *(low_rank or LowRank(values, values)),
+            numbers,
+            values if weights is None else weights,
+            1 if weights is None else weights.numel(),
+            *form,
             NUM_FIELDS,
             codes.NUM_HYPERS,
             method,

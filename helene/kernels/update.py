@@ -183,14 +183,14 @@ def _move(theta, g, m, h, hyper, METHOD: tl.constexpr):
 
 @triton.jit
 def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, hypers, numbers, weights,
-           GROUPS: tl.constexpr, RANK: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr,
+           DIRECTIONS: tl.constexpr, RANK: tl.constexpr, SCALE: tl.constexpr, WIDTH: tl.constexpr,
            HYPERS: tl.constexpr, METHOD: tl.constexpr, KIND0: tl.constexpr, KIND1: tl.constexpr,
            STOCHASTIC: tl.constexpr, ALIGNED: tl.constexpr, QUADS: tl.constexpr, TILE: tl.constexpr,
            SPAN: tl.constexpr, ROUNDS: tl.constexpr, FAST: tl.constexpr, SIGNS: tl.constexpr,
            ROUNDING_DRAW: tl.constexpr, STATE_DRAW: tl.constexpr):  # fmt: skip
     """Move every parameter of a table along g; nothing moves where ``values[2]`` is 0.
 
-    g = c z, c in ``values[1]``; with GROUPS, the sum that `low_rank` makes of ``numbers`` and ``weights``.
+    g = c z, c in ``values[1]``; of several directions the sum with their ``weights``, with RANK that of `low_rank`.
     """
     tile = tl.program_id(0)
     row = rows + tl.load(owners + tile).to(tl.int64) * WIDTH
@@ -200,7 +200,7 @@ def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, h
     index = tile - tl.load(row + 2)
     start = index * TILE
     local = tl.arange(0, TILE // 4)
-    if GROUPS:  # tiles are several rows of some columns
+    if RANK:  # tiles are several rows of some columns
         width = tl.load(row + 12)
         along = width // SPAN
         start = (index // along * (TILE // 4 // SPAN * width) + index % along * SPAN) * 4
@@ -219,12 +219,17 @@ def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, h
 
     k0, k1, step, draw = key_of(control)
     c1, c3 = tl.load(row + 4).to(tl.uint32), tl.load(row + 5).to(tl.uint32)
-    if GROUPS:
+    if RANK:
         first, columns, numel = tl.load(row + 1), tl.load(row + 11), tl.load(row + 3)
-        g = low_rank(numbers, weights, first, columns, width, numel, start, local, inside, GROUPS, RANK, SCALE,
+        g = low_rank(numbers, weights, first, columns, width, numel, start, local, inside, DIRECTIONS, RANK, SCALE,
                      TILE // 4 // SPAN, SPAN)  # fmt: skip
-    else:
+    elif DIRECTIONS == 1:
         g = directions(block, c1, step, draw | c3, k0, k1, ROUNDS, FAST, SIGNS) * tl.load(values + 1)
+    else:
+        g = directions(block, c1, step, draw | c3, k0, k1, ROUNDS, FAST, SIGNS) * tl.load(weights)
+        for i in range(1, DIRECTIONS):
+            word = (draw + i * 65536) | c3
+            g += directions(block, c1, step, word, k0, k1, ROUNDS, FAST, SIGNS) * tl.load(weights + i)
     hyper = hypers + tl.load(row + 6) * HYPERS
     if METHOD == _HELENE and KIND1:
         if tl.load(hyper + 8) != 0.0:

@@ -35,7 +35,7 @@ class SpreadProbing(Seeded):
     two_sided: ClassVar[bool] = False
     distribution: ClassVar[str] = "rademacher"
     direction_per_layer: ClassVar[bool] = False
-    is_one_direction: ClassVar[bool] = False
+    is_dense: ClassVar[bool] = True
 
     eps: float = 1e-4
     num_directions: int = 8

@@ -36,7 +36,7 @@ class ScaledProbing(Directed):
     """The probing of `HiZOO`."""
 
     two_sided: ClassVar[bool] = True
-    is_one_direction: ClassVar[bool] = False  # its g is z / √h
+    is_dense: ClassVar[bool] = False  # its g is z / √h
 
     eps: float = 1e-3
 

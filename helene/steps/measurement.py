@@ -111,7 +111,7 @@ class Pairs(Measurement):
             return super().not_from_pairs(plan)
         if probing.num_directions != 1 or not probing.two_sided:
             return f"num_directions is {probing.num_directions} and two_sided is {probing.two_sided}"
-        if not probing.is_one_direction:
+        if not probing.is_dense:
             return f"distribution is {probing.distribution!r} and direction_per_layer is {probing.direction_per_layer}"
         return ""
 

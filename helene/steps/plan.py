@@ -32,7 +32,7 @@ class Seeded:
         seed: Of every random number, in [0, 2^64).
     """
 
-    is_one_direction: ClassVar[Any] = False  # whether a step has one, of normals or signs, for the whole model
+    is_dense: ClassVar[Any] = False  # whether directions are of normals or signs, each for the whole model
     is_low_rank: ClassVar[bool] = False  # whether directions are `helene.evaluation.grouped.factors.Factors`
 
     seed: int = 0
@@ -56,9 +56,9 @@ class Directed(Seeded):
         numeric.one_of(self.direction_per_layer, "direction_per_layer", (True, False))
 
     @property
-    def is_one_direction(self) -> bool:
-        """Whether a step has one direction for the whole model whose elements are independent: normals or signs."""
-        return self.num_directions == 1 and self.distribution != "sphere" and not self.direction_per_layer
+    def is_dense(self) -> bool:
+        """Whether each direction is for the whole model and its elements are independent: normals or signs."""
+        return self.distribution != "sphere" and not self.direction_per_layer
 
 
 @dataclass(frozen=True, kw_only=True)

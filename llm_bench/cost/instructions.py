@@ -55,8 +55,8 @@ def kernels() -> dict[str, dict[str, Any]]:
         (first, s0), (second, s1) = kinds
         pointers = {"theta": "*bf16", "s0": s0, "s1": s1}
         pointers |= dict.fromkeys(("s0_scales", "s1_scales", "numbers", "weights"), "*fp32")
-        constants = {"GROUPS": 0, "RANK": 0, "SCALE": 1.0, "SPAN": SPAN, "HYPERS": codes.NUM_HYPERS, "METHOD": method}
-        constants |= {"KIND0": first, "KIND1": second, "STOCHASTIC": True}
+        constants = {"DIRECTIONS": 1, "RANK": 0, "SCALE": 1.0, "SPAN": SPAN, "HYPERS": codes.NUM_HYPERS}
+        constants |= {"METHOD": method, "KIND0": first, "KIND1": second, "STOCHASTIC": True}
         constants |= {"ROUNDING_DRAW": noise.ROUNDING_DRAW, "STATE_DRAW": noise.STATE_DRAW}
         found[name] = _count(updates.update, pointers, {**table, **drawn, **constants}, tile)
     return found

@@ -11,7 +11,7 @@ import pytest
 import torch
 from kernel_updates import by_kernels, by_torch, with_state
 
-from helene import Helene, MeZO, ZOAdam, ZOAdamW, ZOConservative, ZOLion, ZOMomentum, ZOSign, noise
+from helene import FZOO, Helene, MeZO, ZOAdam, ZOAdamW, ZOConservative, ZOLion, ZOMomentum, ZOSign, noise
 from helene.kernels.tiles import Piece, Tiles
 from helene.noise import torch_generator
 from helene.steps.fused import launches
@@ -142,6 +142,9 @@ CASES: list[Any] = [  # each is a kernel to compile: the products of all of thes
     (Helene, FULL, BF16, "bfloat16", "nearest"),
     (Helene, FULL, BF16, "8bit", "stochastic"),
     (Helene, {"anneal_horizon": 100, "curvature": "none"}, BF16, "bfloat16", "nearest"),
+    (MeZO, {"num_directions": 3}, F32, "float32", "nearest"),
+    (FZOO, {**DECAYS, "num_directions": 3}, F32, "float32", "nearest"),
+    (FZOO, {"num_directions": 3}, BF16, "float32", "stochastic"),
 ]
 
 
@@ -160,7 +163,8 @@ def test_updates_are_the_generic_loops(
         )
         for choice in (-1.0, 0.0):
             assert launches.kernel_of(optimizer, optimizer.plan())
-            (by_kernels if fused else by_torch)(optimizer, [0.37, choice] if cls is ZOConservative else [0.37])
+            slopes = [0.37, -0.2, 0.11][: options.get("num_directions", 1)]
+            (by_kernels if fused else by_torch)(optimizer, [0.37, choice] if cls is ZOConservative else slopes)
         made.append(optimizer)
     divides = cls in (Helene, ZOAdam, ZOAdamW)
     for a, b in zip(made[0].targets, made[1].targets, strict=True):

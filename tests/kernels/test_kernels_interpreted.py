@@ -19,7 +19,7 @@ from kernel_updates import by_kernels, by_torch, with_state
 if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
     pytest.skip("for machines with triton and no GPU", allow_module_level=True)
 
-from helene import GroupedMeZO, Helene, MeZO, ZOAdam, ZOAdamW, ZOConservative, ZOLion, ZOMomentum, ZOSign, noise
+from helene import FZOO, GroupedMeZO, Helene, MeZO, ZOAdam, ZOAdamW, ZOConservative, ZOLion, ZOMomentum, ZOSign, noise
 from helene.evaluation.blocks import Copies, Scratch
 from helene.evaluation.curvature import Estimate, Source, a_gnb_of, by_chunks
 from helene.evaluation.directions import Direction, Target
@@ -136,6 +136,10 @@ METHODS: list[Any] = [
     (Helene, FULL),
     (Helene, {**FULL, "distribution": "rademacher"}),
     (Helene, {"anneal_horizon": 100, "curvature": "none"}),
+    (MeZO, {"num_directions": 3}),
+    (Helene, {**FULL, "num_directions": 2}),
+    (FZOO, {**DECAY, "num_directions": 3}),
+    (ZOConservative, {"num_directions": 2}),
 ]
 STORAGE: list[Any] = [
     (torch.float32, "float32", "nearest"),
@@ -156,7 +160,8 @@ def test_updates_are_the_generic_loops(
     """Two steps. z may differ in its last bits, and what rounding makes of it."""
     generic, fused = (_optimizer(cls, dtype, state_dtype=state_dtype, rounding=rounding, **options) for _ in range(2))
     for choice in (-1.0, 0.0):
-        scalars = [0.37, choice] if cls is ZOConservative else [0.37]
+        slopes = [0.37, -0.2, 0.11][: options.get("num_directions", 1)]
+        scalars = [*slopes, choice] if cls is ZOConservative else slopes
         by_torch(generic, scalars)
         by_kernels(fused, scalars)
     for a, b in zip(generic.targets, fused.targets, strict=True):

@@ -91,7 +91,7 @@ def launch_all(optimizer: Any, plan: StepPlan, method: Fused, coefficients: Sequ
 
     direction, hypers, sent = optimizer.direction(plan), method.rows(plan), set()
     drawn = factors(optimizer, plan)
-    weights = () if drawn is None else coefficients
+    weights = () if drawn is None and len(coefficients) == 1 else coefficients
     controls: dict[tuple[torch.device, int, int], Control] = _controls.setdefault(optimizer, {})
     for tiles in tables(optimizer, plan):
         place = tiles.base.device, len(hypers), len(weights)
@@ -105,8 +105,10 @@ def launch_all(optimizer: Any, plan: StepPlan, method: Fused, coefficients: Sequ
         low_rank = None
         if drawn is not None:
             numbers = drawn.numbers(tiles.base.device)
-            low_rank = launch.LowRank(numbers, control.weights, drawn.groups, drawn.rank, drawn.scale)
-        launch.update(tiles, method.code, control.key, control.values, control.hypers, low_rank, signs=direction.signs)
+            low_rank = launch.LowRank(numbers, drawn.rank, drawn.scale)
+        several = control.weights if weights else None
+        step = control.key, control.values, control.hypers
+        launch.update(tiles, method.code, *step, several, low_rank, signs=direction.signs)
 
 
 def factors(optimizer: Any, plan: StepPlan) -> Factors | None:

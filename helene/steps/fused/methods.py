@@ -130,9 +130,9 @@ def of_plan(plan: StepPlan) -> Fused | str:
     rule = plan.rules[0]
     if type(rule) not in _FUSED:
         return f"{type(rule).__name__} has no fused update"
-    one_launch = plan.probing.is_one_direction or plan.probing.is_low_rank
-    if not one_launch or not plan.measurement.sums_directions:
-        return "a step is not along one direction of normals or signs for the whole model, nor along some of low rank"
+    drawn = plan.probing.is_dense or plan.probing.is_low_rank
+    if not drawn or not plan.measurement.sums_directions:
+        return "a step is not along directions of normals or signs for the whole model, nor along some of low rank"
     if plan.source is not None and not plan.source.of_step:
         return f"the curvature source {plan.source.name!r} is evaluated apart"
     if plan.asks_floors:
