@@ -6,6 +6,10 @@ the models and goes on with the rows where the last call stopped. What was measu
 ``--cards N`` there is a process a GPU, which takes the next cell as it comes free; ``--per-card K`` makes it K, by
 CUDA's multi-process service where there is one, for captured steps of small models, which leave a GPU idle. Steps that
 are not captured take many times as long beside others. Seconds of such runs tell nothing of one run alone.
+
+Rows of several GPUs together, of presets such as groups-2x16, are made under
+``python -m torch.distributed.run --nproc-per-node 2 -m tools.gpu_rows``: the first process decides and keeps records.
+Their models are to be ready, for the others wait no longer than two minutes.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from helene.lab.runs.store import Record, Store, StoreError
+from helene.lab.sweeps.executors import Executor
 from llm_bench.protocol.execute import Bench, execute
 from llm_bench.protocol.plan import Cell, cells
 from llm_bench.protocol.presets import get_preset
-from llm_bench.runs import methods
+from llm_bench.runs import methods, ranks
 from llm_bench.runs.config import UNTRAINED
 from llm_bench.runs.environment import environment
 from llm_bench.runs.training.stepper import engine_available
@@ -45,6 +50,11 @@ ROWS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one call; returns 0 also when runs are left or it was interrupted, 1 where a cell cannot be run."""
     arguments = _arguments(argv)
+    with ranks.executor(arguments.device) as executor:
+        return 0 if executor is None else _call(arguments, executor)
+
+
+def _call(arguments: argparse.Namespace, executor: Executor) -> int:
     end = time.monotonic() + 60 * arguments.minutes
     recipe = _recipe(arguments)
     recipe.keep.mkdir(parents=True, exist_ok=True)
@@ -66,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for kind in kinds:
                     models.folder(kind)
                 return _on_cards(arguments, models, store, end)
-            return _rows(arguments, models, wanted, store, end, known)
+            return _rows(arguments, models, wanted, store, end, known, executor)
         except KeyboardInterrupt:
             print("interrupted: the run under way is lost, those before it are exported", flush=True)
             return 0
@@ -104,6 +114,7 @@ def _rows(
     store: Store,
     end: float,
     known: Collection[str],
+    executor: Executor,
 ) -> int:
     device = "cuda" if arguments.device.startswith("cuda") else "cpu"
     more: dict[str, Any] = {"best": "copy"}  # a replay would take longer than the copy it saves
@@ -127,6 +138,7 @@ def _rows(
                 [cell],
                 store,
                 minutes=max(0.0, (end - time.monotonic()) / 60),
+                executor=executor,
                 progress=False,
                 say=_say,
                 after=lambda records: _after(store, arguments.out, known, records),
@@ -254,7 +266,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--head-steps", type=int, default=4000)
     parser.add_argument("--model", action="append", default=[], metavar="KIND=DIR", help="a folder that is ready")
     parser.add_argument("--random-models", action="store_true", help="models need not know English (tests)")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if ranks.started() > 1 and arguments.cards * arguments.per_card > 1:
+        parser.error("--cards and --per-card make runs side by side; leave them out under torch.distributed.run")
+    return arguments
 
 
 def _recipe(arguments: argparse.Namespace) -> ModelParts:

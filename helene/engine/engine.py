@@ -176,7 +176,8 @@ class Engine:
             ValueError: If the loss is no scalar or draws random numbers, a parameter cannot be perturbed, or the
                 curvature's source needs a ``curvature_closure`` and there is none.
             FloatingPointError: If a loss is not finite; parameters and state are unchanged. After a captured step the
-                error comes with one of the next, and steps in between count.
+                error comes with one of the next, and steps in between count; of several ranks it comes with `flush`, or
+                a step that is a multiple of 1,024.
             RuntimeError: If ranks differ or one has died.
         """
         with on_device(self._shared.device), out_of_inference():
@@ -184,7 +185,8 @@ class Engine:
 
     def _step(self, batch: Any, curvature_closure: Callable[[], Tensor] | None) -> Tensor:
         updates = self._shared.updates
-        updates.raise_if_broken()
+        if self.ranks.size == 1:  # others may not know yet, and would wait for this one
+            updates.raise_if_broken()
         plan = self.optimizer.plan()
         self.optimizer.begin(plan)
         if self._steps.changed(plan):

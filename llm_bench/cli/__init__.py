@@ -256,7 +256,8 @@ def _where(parser: argparse.ArgumentParser, *, store: bool, models: bool = True)
 
 def _plan(parser: argparse.ArgumentParser, *, models: bool = True) -> None:
     presets = (
-        "smoke, small, brief, parts, all, groups, groups-4, groups-64, groups-fzoo, table-3, second-model or paper"
+        "smoke, small, brief, parts, all, groups, groups-4, groups-64, groups-2x8, groups-2x16, groups-fzoo, table-3, "
+        "second-model or paper"
     )
     parser.add_argument("--preset", default="small", help=presets)
     _where(parser, store=True, models=models)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from llm_bench.data.batches import AS_NEEDED, PAD_TO, OptionSizes, multiple_of
 from llm_bench.data.encode import Encoded
+from llm_bench.data.stream import shares
 
 # What a capture takes, in tokens of captured steps: 0.5 to 0.9 s at 14 microseconds a token (Gemma 270M in float32 on
 # an H200).
@@ -90,23 +91,24 @@ class RunSizes:
     Args:
         batches: The examples of each step.
         least: Least length of a row.
+        ranks: That share each batch: their parts have one shape, so that all capture and replay at the same steps.
 
     Attributes:
-        needs: Longest row, number of rows and of tokens of each step.
+        needs: See `needs_of`, of each step.
         lengths: Of padded rows.
         packed: Of packed batches.
         options: Of options.
     """
 
-    def __init__(self, batches: Iterable[Sequence[Encoded]], least: int = 0) -> None:
-        steps = list(batches)
-        self.needs = [needs_of(batch, least) for batch in steps]
+    def __init__(self, batches: Iterable[Sequence[Encoded]], least: int = 0, ranks: int = 1) -> None:
+        steps = [shares(batch, ranks) for batch in batches]
+        self.needs = [needs_of(parts, least) for parts in steps]
         self.lengths = row_lengths((longest, count) for longest, count, _ in self.needs)
         self.packed = PackedSizes(self.needs)
-        self.options = option_sizes(steps)
+        self.options = option_sizes(part for parts in steps for part in parts)
 
 
-def needs_of(batch: Sequence[Encoded], least: int = 0) -> tuple[int, int, int]:
-    """The longest row of a batch, its number of rows and of tokens."""
-    lengths = [len(row) for example in batch for row in example.rows]
-    return max(least, *lengths), len(lengths), sum(lengths)
+def needs_of(parts: Sequence[Sequence[Encoded]], least: int = 0) -> tuple[int, int, int]:
+    """The longest row of a batch, and the most rows and tokens that one of its parts has."""
+    lengths = [[len(row) for example in part for row in example.rows] for part in parts]
+    return max(least, *map(max, lengths)), max(map(len, lengths)), max(map(sum, lengths))

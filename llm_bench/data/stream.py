@@ -3,7 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def shares(batch: Sequence[T], ranks: int) -> list[Sequence[T]]:
+    """The equal parts of a batch that its ranks take, in order.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    if len(batch) % ranks:
+        raise ValueError(f"a batch of {len(batch)} rows cannot be shared by {ranks} ranks; take a multiple of {ranks}")
+    each = len(batch) // ranks
+    return [batch[rank * each : (rank + 1) * each] for rank in range(ranks)]
 
 
 class BatchStream:

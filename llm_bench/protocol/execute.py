@@ -226,18 +226,16 @@ def _run_all(
     after: Callable[[Sequence[Record]], None],
 ) -> None:
     call = partial(run, env=bench.env)
-    facts = origin.provenance()
+    facts, executor = origin.provenance(), executor or InlineExecutor()
     if clock.end is None:
         # One model after another: loading takes longer than many runs.
         order = sorted((c.to_dict() for c in configs), key=lambda c: (c["model"], c["dtype"], c["tuning"]))
-        after(
-            sweep(name, order, call, store, provenance=facts, progress=progress, executor=executor or InlineExecutor())
-        )
+        after(sweep(name, order, call, store, provenance=facts, progress=progress, executor=executor))
         return
     for config in configs:
         if not clock.has_time(config):
             return
         one = [config.to_dict()]
-        new = sweep(name, one, call, store, provenance=facts, progress=False, executor=InlineExecutor())
+        new = sweep(name, one, call, store, provenance=facts, progress=False, executor=executor)
         clock.note(new[0])
         after(new)

@@ -55,6 +55,7 @@ class Preset:
         products: Of float32 weights, see `RunConfig`.
         row_length: Of training batches by task, see `RunConfig`; one shape, and so one captured step.
         compiled: Tasks of causal models whose captured steps compile the model's blocks: it pays where steps are long.
+        ranks: Processes that share each batch, see `RunConfig`.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Preset:
     products: Products = "float32"
     row_length: Mapping[str, int] = field(default_factory=dict)
     compiled: tuple[str, ...] = ()
+    ranks: int = 1
     extend: Mapping[Kind, int] = field(default_factory=dict)
     tuning_split: int = TUNING_SEED
 
@@ -110,6 +112,7 @@ class Preset:
             "eps": EPS[kind, tuning] if methods.takes_eps(method) else None,
             "target": None if get_task(task, kind).generates else self.target.get((kind, task)),
             "row_length": self.row_length.get(task, 0),
+            "ranks": self.ranks,
         }
 
     def step_sizes(
@@ -303,6 +306,18 @@ PRESETS |= {
         steps={"causal": 16 * 1000 // size},
     )
     for size in (4, 64)
+}
+PRESETS |= {
+    f"groups-2x{rows}": replace(
+        PRESETS["groups"],
+        name=f"groups-2x{rows}",
+        about=f"Two GPUs, {rows} examples each: as preset groups, with as many groups as examples.",
+        tasks={"causal": ("sst2",)},
+        methods=("mezo", f"mezo-grouped-{2 * rows}"),
+        batch_size={"causal": 2 * rows},
+        ranks=2,
+    )
+    for rows in (8, 16)
 }
 PRESETS["groups-fzoo"] = replace(
     PRESETS["groups"],

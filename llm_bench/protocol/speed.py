@@ -54,8 +54,8 @@ class Speeds:
     """What measured runs tell of others.
 
     Args:
-        records: Of runs; those that made no steps, shared their card or captured steps throughout are passed over, and
-            those whose config this version could not run.
+        records: Of runs; those that made no steps, shared their card, had several or captured steps throughout are
+            passed over, and those whose config this version could not run.
         models: Sizes by the names that configs have.
     """
 
@@ -70,6 +70,8 @@ class Speeds:
             try:
                 config = from_dict(record.config)
             except ValueError:  # such as of a method that is gone, which no plan has
+                continue
+            if config.ranks > 1:
                 continue
             work = typical(config)
             padded = record.result.get("padded_tokens")

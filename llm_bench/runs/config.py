@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from helene.inputs import numeric
 from helene.inputs.files import read_text
+from llm_bench.data.stream import shares
 from llm_bench.models.loading import DTYPES
 from llm_bench.models.tuning import Tuning, TuningName
 from llm_bench.runs import methods
@@ -25,6 +26,7 @@ _COUNTS = (  # name, least, advice
     *((name, 1, "the default is a usual size") for name in ("k", "num_train", "num_dev", "num_test")),
     *((name, 0, "any will do") for name in ("seed", "data_seed")),
     ("row_length", 0, "0 leaves it to each batch"),
+    ("ranks", 1, "1 is a run of one process"),
     *((name, 0, "it is 0 for rows without training") for name in ("steps", "eval_every", "batch_size")),
 )
 UNTRAINED = ("zero-shot", "icl", "linear-probe", "bias-only")
@@ -62,6 +64,7 @@ class RunConfig:
         engine: Whether steps are captured (`helene.engine`); ``compiled`` also compiles the model's repeated blocks.
         row_length: Rows of training batches have at least this many tokens; 0 leaves it to each batch.
         best: How the best dev checkpoint is had back: ``replay`` of the trajectory or a ``copy`` of what is trained.
+        ranks: Processes that share each batch equally, a card each; see `llm_bench.runs.ranks`.
         fingerprint: Of the model, filled in by the environment.
         rows: Fingerprint of the split, likewise.
     """
@@ -94,6 +97,7 @@ class RunConfig:
     engine: bool | Literal["compiled"] = False
     row_length: int = 0
     best: Literal["replay", "copy"] = "replay"
+    ranks: int = 1
     fingerprint: str = ""
     rows: str = ""
 
@@ -130,6 +134,8 @@ class RunConfig:
                 value = self.hyper[name]
                 raise ValueError(f"hyper.{name} is {value!r}, but {name} is a setting of its own; set {name}={value}")
         self.tuned_by()
+        if self.ranks > 1:
+            self._check_shared(task.loss)
         if self.method in UNTRAINED:
             return
         if self.steps < 1 or self.eval_every < 1 or self.batch_size < 1:
@@ -143,6 +149,19 @@ class RunConfig:
             need = "needs eps > 0; 1e-3 is usual" if probes else "takes no eps"
             raise ValueError(f"{self.method} {need}, got {self.eps!r}")
 
+    def _check_shared(self, loss: str) -> None:
+        way_out = "; set ranks=1"
+        if self.method in UNTRAINED or self.role == "measure" or not methods.takes_ranks(self.method):
+            raise ValueError(
+                f"{self.method} ({self.role}) cannot be shared by {self.ranks} ranks: only training steps of pairs of "
+                f"losses or of groups can{way_out}"
+            )
+        if loss != "classification":
+            raise ValueError(
+                f"the loss of {self.task} is a mean over tokens, of which ranks have unequal numbers{way_out}"
+            )
+        shares(range(self.batch_size), self.ranks)
+
     def tuned_by(self) -> Tuning:
         """The tuning, with its sizes."""
         return Tuning(self.tuning, self.rank, self.alpha, self.length)
@@ -153,8 +172,11 @@ class RunConfig:
         return {name: value for name, value in given.items() if value is not None}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, the config of a record."""
-        return dataclasses.asdict(self)
+        """Plain values, the config of a record; those of one process have no ``ranks``."""
+        values = dataclasses.asdict(self)
+        if self.ranks == 1:
+            del values["ranks"]
+        return values
 
 
 def from_dict(values: Mapping[str, Any]) -> RunConfig:

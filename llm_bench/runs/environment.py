@@ -14,6 +14,7 @@ from llm_bench.data import splits
 from llm_bench.models import loading
 from llm_bench.models.fingerprint import identities
 from llm_bench.runs.config import RunConfig
+from llm_bench.runs.ranks import check_ranks
 from llm_bench.tasks import get_task
 from llm_bench.tasks.task import Kind
 
@@ -82,8 +83,10 @@ def resolved(config: RunConfig, env: Environment) -> RunConfig:
     """The config with the fingerprints of the model and the rows that are here.
 
     Raises:
-        ValueError: If it has fingerprints already, of another model or other rows.
+        ValueError: If it has fingerprints already, of another model or other rows, or is for another device or another
+            number of processes.
     """
+    check_ranks(config)
     device = "cuda" if env.device.startswith("cuda") else "cpu"
     if config.device != device:
         raise ValueError(f"the run is for device {config.device!r}, this machine's is {env.device!r}; set device")

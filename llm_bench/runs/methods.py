@@ -61,6 +61,7 @@ _ALL = (
     _helene("helene-floor-3", "HELENE, floor 3", floor=3.0),
     Method("mezo-grouped-4", "Grouped MeZO, 4 groups", "GroupedMeZO", {"groups": 4}),
     Method("mezo-grouped-16", "Grouped MeZO, 16 groups", "GroupedMeZO", {"groups": 16}),
+    Method("mezo-grouped-32", "Grouped MeZO, 32 groups", "GroupedMeZO", {"groups": 32}),
     _helene("helene-scalar-h", "HELENE, one h a layer (its largest)", floor="quantile:1"),
 )
 METHODS: Mapping[str, Method] = {method.name: method for method in _ALL}
@@ -121,6 +122,12 @@ def takes_compiled(name: str) -> bool:
     from helene.engine.reasons import not_pairs
 
     return not not_pairs(_toy(name, {}).plan())
+
+
+@cache
+def takes_ranks(name: str) -> bool:
+    """Whether an engine shares its steps over ranks: those of pairs of losses, or of groups."""
+    return takes_examples(name) or takes_compiled(name)
 
 
 @cache

@@ -17,6 +17,7 @@ from llm_bench.runs.environment import Environment
 from llm_bench.runs.meters import Stopwatch
 from llm_bench.runs.natural_step import measure_slope
 from llm_bench.runs.products import forwards_of, matmuls
+from llm_bench.runs.ranks import check_ranks
 from llm_bench.runs.session import Session, close_sessions, session
 from llm_bench.runs.training.checkpoint import Folder
 from llm_bench.runs.training.loop import Training
@@ -30,7 +31,8 @@ def run(config: Mapping[str, Any], env: Environment) -> dict[str, Any]:
 
     A run that is stopped goes on from its last save when it is called again with the same work folder, to the same
     result bit for bit: methods that see the loss only; with gradients, where the device's operations are deterministic.
-    A trajectory that cannot be written is left out, and the message says so.
+    A trajectory that cannot be written is left out, and the message says so. Of several ranks each calls it, and the
+    result is the first one's: its seconds wait for the others' steps, its bytes and joules are of its card alone.
 
     Result:
         ``status`` and ``message``; ``test`` (metric, loss, option_loss, auc, num_examples) where the role allows; for
@@ -52,6 +54,7 @@ def run(config: Mapping[str, Any], env: Environment) -> dict[str, Any]:
 
 
 def _run(config: RunConfig, env: Environment, key: str) -> dict[str, Any]:
+    check_ranks(config)
     reason = unsupported(config)
     if reason:
         raise ValueError(f"{config.method} on {config.task}: {reason}")

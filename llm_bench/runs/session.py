@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+from helene.engine.ranks import Ranks
 from llm_bench.data import token_cache
 from llm_bench.data.batches import AS_NEEDED, Batch, OptionSizes, collate, packed, to_device
 from llm_bench.data.encode import Encoded
 from llm_bench.data.row_lengths import RunSizes, length_of, needs_of
 from llm_bench.data.splits import Split
-from llm_bench.data.stream import BatchStream
+from llm_bench.data.stream import BatchStream, shares
 from llm_bench.evaluation import evaluate
 from llm_bench.evaluation.plain_forward import runs_packed
 from llm_bench.evaluation.preflight import preflight
@@ -116,12 +117,14 @@ class Session:
         return self._preflights[config.task]
 
     def batch(self, config: RunConfig, rows: Sequence[int]) -> Batch:
-        """A training batch on the device."""
+        """A training batch on the device; of several ranks this one's share, of the shape that all shares have."""
         train, device = self.tokens(config).train, self.model.device
-        examples = [train[row] for row in rows]
+        parts = shares([train[row] for row in rows], config.ranks)
+        examples = parts[Ranks().rank]
         if not config.engine:
-            return to_device(self._rows(config, examples, config.row_length), device)
-        sizes, (longest, _, tokens) = self._sizes(config), needs_of(examples, config.row_length)
+            length = max(config.row_length, length_of(needs_of(parts)[0], ()))
+            return to_device(self._rows(config, examples, length), device)
+        sizes, (longest, _, tokens) = self._sizes(config), needs_of(parts, config.row_length)
         if not self.packs(config):
             return to_device(self._rows(config, examples, length_of(longest, sizes.lengths), sizes.options), device)
         together = self._rows(config, examples, sizes.packed.length(longest), sizes.options)
@@ -151,12 +154,12 @@ class Session:
     def _sizes(self, config: RunConfig) -> RunSizes:
         """Sizes of the run's batches, found once."""
         names = ("task", "data_seed", "k", "num_train", "num_dev", "num_test", "batch_size", "steps", "row_length")
-        key = tuple(getattr(config, name) for name in names)
+        key = tuple(getattr(config, name) for name in (*names, "ranks"))
         if key not in self._found_sizes:
             train = self.tokens(config).train
             stream = BatchStream(len(train), config.batch_size, config.data_seed)
             batches = ([train[row] for row in stream.rows(step)] for step in range(1, config.steps + 1))
-            self._found_sizes[key] = RunSizes(batches, config.row_length)
+            self._found_sizes[key] = RunSizes(batches, config.row_length, config.ranks)
         return self._found_sizes[key]
 
     def loss(self, config: RunConfig) -> Any:

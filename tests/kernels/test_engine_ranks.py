@@ -27,6 +27,7 @@ from engine_models import TiedModel, batch_of, loss
 from helene import GroupedMeZO, Helene, MeZO, ZOConservative, ZOSign
 from helene.engine import Engine, sharded
 from helene.engine.groups import GroupEngine
+from helene.engine.pairs import updates
 
 ROWS, STEPS = 4, 4
 SHARDED: list[Any] = [
@@ -82,6 +83,25 @@ def _mismatches(rank: int) -> list[str]:
             lambda: _engine(_model(), lr=1e-3 * (1 + rank)),
         )
     ]
+
+
+class _Arrived:
+    def query(self) -> bool:
+        return True
+
+
+def _heard_by_one(rank: int) -> list[str]:
+    """What each step says where the device's word of a broken step 1 has come to the first rank alone."""
+    model = _model()
+    engine = _engine(model)
+    said = []
+    for step in range(2):
+        of_device = engine._shared.updates
+        if rank == 0:
+            of_device._broken_host.fill_(1)
+            of_device._asked = _Arrived()
+        said.append(_said(lambda s=step: engine.step(_share(rank, s))))
+    return said
 
 
 def _shards(rank: int) -> list[str]:
@@ -191,6 +211,7 @@ def _rank(rank: int, port: int, results: Any) -> None:
     results.put((rank, "trajectory", _trajectory(rank)))
     results.put((rank, "conservative", _trajectory(rank, _conservative)))
     results.put((rank, "mismatches", _mismatches(rank)))
+    results.put((rank, "heard by one", _heard_by_one(rank)))
     results.put((rank, "shards", _shards(rank)))
     results.put((rank, "of shards", _of_shards(rank)))
     results.put((rank, "of groups", _of_groups(rank)))
@@ -220,7 +241,7 @@ def found() -> Iterator[dict[tuple[int, str], Any]]:
     for process in processes:
         process.start()
     gathered = {}
-    for _ in range(15):  # eight parts of rank 0, seven of rank 1
+    for _ in range(17):  # nine parts of rank 0, eight of rank 1
         rank, part, value = results.get(timeout=120)
         gathered[rank, part] = value
     yield gathered
@@ -257,6 +278,24 @@ def test_ranks_that_differ_are_told_how(found: dict[tuple[int, str], Any], rank:
     assert "ranks hold different parameters (first embed.weight)" in weights
     assert "ranks train other parameters" in model
     assert "ranks differ in seed, step or a hyper-parameter" in rate
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_no_rank_stops_at_what_others_may_not_know_yet(found: dict[tuple[int, str], Any], rank: int) -> None:
+    """They would wait for its losses, or take the next numbers that it exchanges for them."""
+    assert found[rank, "heard by one"] == ["", ""]
+
+
+@pytest.mark.parametrize("settled", [0, 3])
+def test_ranks_look_for_a_broken_step_at_the_same_ones(settled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever shapes their batches have: the first step of one, which is not replayed, settles those before it."""
+    monkeypatch.setattr(updates, "HISTORY", 4)
+    engine, looked = _engine(_model()), []
+    of_device, plan = engine._shared.updates, engine.optimizer.foresee()
+    monkeypatch.setattr(of_device, "flush", lambda: looked.append(of_device._pending[-1].step) or of_device.settle())
+    for step in range(1, 10):
+        of_device.settle() if step == settled else of_device.replayed(plan._replace(step=step))
+    assert looked == [4, 8]
 
 
 @pytest.mark.parametrize("how", ["dies", "sleeps"])

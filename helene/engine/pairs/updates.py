@@ -94,7 +94,8 @@ class Updates:
         """Note a step whose update the device has made.
 
         Raises:
-            FloatingPointError: If the trajectory is recorded, or many steps wait, and a loss was not finite.
+            FloatingPointError: If a loss was not finite, and the trajectory is recorded or the step a multiple of
+                `HISTORY`.
         """
         if self._asked is None and self._on_gpu:
             self._broken_host.copy_(self._broken, non_blocking=True)
@@ -103,7 +104,8 @@ class Updates:
         for group in self._optimizer.param_groups:
             group["step"] = plan.step
         self._pending.append(plan)
-        if self._optimizer.trajectory is not None or len(self._pending) == HISTORY:
+        # Not by their number: steps of new shapes settle, and ranks that have other shapes must stop at one step.
+        if self._optimizer.trajectory is not None or plan.step % HISTORY == 0:
             self.flush()
 
     def settle(self) -> None:

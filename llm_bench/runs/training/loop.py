@@ -18,6 +18,7 @@ from llm_bench.runs import methods
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.meters import Energy, PeakBytes, Stopwatch
 from llm_bench.runs.products import forwards_of
+from llm_bench.runs.ranks import agreed
 from llm_bench.runs.session import Session
 from llm_bench.runs.training.checkpoint import BEST, STATE, Folder, put_weights, weights
 from llm_bench.runs.training.progress_bar import RunProgress
@@ -91,7 +92,8 @@ class Training:
                 goal = min(self.config.steps, (self.state.step // self.config.eval_every + 1) * self.config.eval_every)
                 before = self.state.step
                 goal = min(goal, (before // JUDGED_EVERY + 1) * JUDGED_EVERY)
-                due = saved + self.session.env.save_seconds
+                # All ranks ask at the same steps whether losses were finite, so that they are not saved on the way.
+                due = saved + self.session.env.save_seconds if self.config.ranks == 1 else math.inf
                 self._steps(goal, due)
                 shown.advance(self.state.step - before)
                 at_look = self.state.step % self.config.eval_every == 0 or self.state.step == self.config.steps
@@ -118,7 +120,7 @@ class Training:
                     break
                 state.step += 1
                 state.tokens += sum(len(row) for i in rows for row in self.tokens.train[i].rows)
-                state.padded_tokens += batch["input_ids"].numel()
+                state.padded_tokens += self.config.ranks * batch["input_ids"].numel()
             try:
                 self.stepper.settle()
             except FloatingPointError as err:
@@ -165,7 +167,7 @@ class Training:
                 self.state.ended = ("non_finite", f"dev at step {self.state.step}: {err}")
                 return
         self.state.evaluation_seconds += watch.seconds
-        best = self.state.look(dev, self._c_rms())
+        best = self.state.look(agreed(f"the look at step {self.state.step}", dev), self._c_rms())
         if best and self._copies and self.config.role == "test":
             self.best_weights = None  # before the next copy, not beside it
             self.best_weights = weights(self.session.model.module, self._place_for_a_copy())

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from helene.engine.ranks import Ranks
 from llm_bench.data.batches import INDICES, Batch
 from llm_bench.runs import methods
 
@@ -84,11 +85,12 @@ class EngineStepper(_OfBatches):
         optimizer: Likewise.
         loss: Likewise.
         compiled: Whether the model's repeated blocks are compiled; of methods of pairs of losses alone.
+        capture: Whether steps are captured; of methods that ranks share (`llm_bench.runs.methods.takes_ranks`).
     """
 
-    def __init__(self, module: Any, optimizer: Any, loss: Loss, compiled: bool = False) -> None:
+    def __init__(self, module: Any, optimizer: Any, loss: Loss, compiled: bool = False, capture: bool = True) -> None:
         super().__init__(module, optimizer, loss)
-        self.engine = _engine_of(module, optimizer, loss, compiled)
+        self.engine = _engine_of(module, optimizer, loss, compiled, capture)
 
     def step(self, batch: Batch, other: Callable[[], Batch]) -> Tensor:
         """See `Stepper`."""
@@ -113,7 +115,7 @@ class EngineStepper(_OfBatches):
         self.engine.flush()
 
 
-def _engine_of(module: Any, optimizer: Any, loss: Loss, compiled: bool) -> Any:
+def _engine_of(module: Any, optimizer: Any, loss: Loss, compiled: bool, capture: bool) -> Any:
     from helene.engine import Engine
     from helene.engine.gradients import GradientEngine
     from helene.engine.groups import GroupEngine
@@ -123,14 +125,14 @@ def _engine_of(module: Any, optimizer: Any, loss: Loss, compiled: bool) -> Any:
     from helene.steps.first import FirstOrder
 
     if isinstance(optimizer, GroupedMeZO):
-        return GroupEngine(module, optimizer, loss, doubled=INDICES)
+        return GroupEngine(module, optimizer, loss, doubled=INDICES, capture=capture)
     if isinstance(optimizer, FirstOrder):
         return GradientEngine(module, optimizer, loss)
     if isinstance(optimizer, ForwardGrad):
         return TangentEngine(module, optimizer, loss)
     if isinstance(optimizer, FZOO):
         return SpreadEngine(module, optimizer, loss)
-    return Engine(module, optimizer, loss, compile=compiled)
+    return Engine(module, optimizer, loss, compile=compiled, capture=capture)
 
 
 def engine_available() -> bool:
@@ -146,6 +148,8 @@ def make_stepper(
     Raises:
         ValueError: If the engine is asked for and is not there, or the method has no captured or no compiled step.
     """
+    if not engine and Ranks().size > 1:  # the exchange of losses is the engine's
+        return EngineStepper(module, optimizer, loss, capture=False)
     if not engine:
         return PlainStepper(module, optimizer, loss)
     if not engine_available():

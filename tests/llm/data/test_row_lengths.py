@@ -1,14 +1,17 @@
 """Row lengths of captured steps against every choice there is."""
 
+import argparse
 import dataclasses
 import itertools
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_runs import opt
 
 from llm_bench.data.row_lengths import PackedSizes, length_of, row_lengths
+from llm_bench.runs import session as sessions
 from llm_bench.runs.environment import resolved
 from llm_bench.runs.session import Session
 
@@ -77,6 +80,34 @@ def test_captured_steps_run_on_packed_tokens(env):
     assert "slots" not in session.batch(dataclasses.replace(config, method="hizoo"), rows[0])
     session._packs = False
     assert "slots" not in session.batch(config, rows[0])
+
+
+@pytest.mark.parametrize("method", ["mezo", "mezo-grouped"])
+def test_ranks_have_equal_shares_of_one_shape(method, env, monkeypatch):
+    """The mean of their losses is the batch's; packed, too, though shares have unequal numbers of tokens."""
+    hyper = {"groups": 2} if method == "mezo-grouped" else {}
+    whole = resolved(opt(method=method, tuning="full", steps=40, batch_size=6, hyper=hyper), env)
+    shared = dataclasses.replace(whole, ranks=2, engine=True)
+    session, rows = Session(whole, env), [list(range(start, start + 6)) for start in range(0, 42, 6)]
+    shapes, tokens = set(), set()
+    for some in rows:
+        parts = []
+        for rank in range(2):
+            monkeypatch.setattr(sessions, "Ranks", lambda rank=rank: argparse.Namespace(rank=rank))
+            parts.append(session.batch(shared, some))
+            tokens.add(int(parts[-1]["attention_mask"].sum()))
+        monkeypatch.undo()
+        shapes |= {tuple((name, tensor.shape) for name, tensor in part.items()) for part in parts}
+        assert torch.cat([part["labels"] for part in parts]).tolist() == session.batch(whole, some)["labels"].tolist()
+        with torch.no_grad():
+            losses = [session.loss(shared)(session.model.module, part).mean() for part in parts]
+            expected = session.loss(whole)(session.model.module, session.batch(whole, some)).mean()
+        torch.testing.assert_close(torch.stack(losses).mean(), expected, rtol=1e-5, atol=1e-6)
+    assert len(shapes) == 1
+    assert len(tokens) > 1
+    assert ("slots" in parts[0]) == (method == "mezo")
+    with pytest.raises(ValueError, match="a batch of 5 rows cannot be shared by 2 ranks; take a multiple of 2"):
+        session.batch(shared, range(5))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

@@ -114,9 +114,9 @@ def test_every_method_can_be_built_and_makes_a_step(name, toy_data):
 
     model, task = make("opt", dtype=torch.float32, layers=1), get_task("sst2", "causal")
     prepare(model, Tuning("lora", rank=1))
-    encoded = [encode(model, task, task.make(row)) for row in read_split(toy_data, task, "train")[:16]]
+    encoded = [encode(model, task, task.make(row)) for row in read_split(toy_data, task, "train")[:32]]
     batch = collate(encoded, model.pad_id, "left", labels=True)
-    optimizer = methods.build(name, model.module, {"lr": 1e-3}, seed=1, batch_size=16, steps=10)
+    optimizer = methods.build(name, model.module, {"lr": 1e-3}, seed=1, batch_size=32, steps=10)
     before = [p.detach().clone() for _, p in trained(model.module)]
 
     def closure():

@@ -36,9 +36,8 @@ def trained(record):
 def faults_of_one(record):
     """What is wrong with a row alone."""
     config, result = record.config, record.result
-    if record.key != config_key(config):
+    if record.key != config_key(config) or record.key != config_key(from_dict(config).to_dict()):
         yield "its key is not its config's"
-    from_dict(config)
     if config["engine"] and not methods.captured(config["method"]):
         yield "engine is set, but its steps are not captured"
     if not trained(record):

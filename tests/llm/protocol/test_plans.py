@@ -303,3 +303,11 @@ def test_seconds_of_runs_that_shared_a_card_are_left_out(words, alone):
     record = Record.of("x", config.to_dict(), result, {"command": f"python -m tools.gpu_rows{words}"})
     assert had_the_card_alone(record) == alone
     assert Speeds([record], {"m": Model(10, 2, 1)}).known(config) == alone
+
+
+def test_seconds_of_several_ranks_are_left_out():
+    config = dataclasses.replace(plan.tuning_runs(SMALL, MEZO, "m", "cuda")[0], engine=True)
+    result = {"status": "out_of_budget", "steps": 10, "training_seconds": 3.0}
+    for ranks in (1, 2):
+        record = Record.of("x", dataclasses.replace(config, ranks=ranks).to_dict(), result)
+        assert Speeds([record], {"m": Model(10, 2, 1)}).known(config) == (ranks == 1)

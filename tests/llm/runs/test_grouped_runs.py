@@ -76,6 +76,6 @@ def test_groups_that_do_not_divide_a_batch_are_an_error(env):
 
 def test_methods_that_are_told_examples():
     assert [name for name in methods.METHODS if methods.takes_examples(name)] == [
-        *("mezo-grouped", "mezo-grouped-4", "mezo-grouped-16"),
+        *("mezo-grouped", "mezo-grouped-4", "mezo-grouped-16", "mezo-grouped-32"),
     ]
     assert methods.captured("mezo-grouped")

@@ -41,12 +41,21 @@ def test_a_config_survives_toml_and_dicts(tmp_path):
         None,
     )
     assert config_key(changed.to_dict()) != config_key(config.to_dict())
+    shared = dataclasses.replace(config, ranks=2)
+    assert from_dict(shared.to_dict()) == shared
+    assert "ranks" not in config.to_dict(), "the keys of committed rows, none of which has it"
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"learning_rate": 1.0}, "a run has no setting 'learning_rate'; it has model"),
+        ({"ranks": 0}, "ranks must be an integer, 1 or above"),
+        ({"ranks": 3}, "a batch of 4 rows cannot be shared by 3 ranks; take a multiple of 3"),
+        ({"ranks": 2, "role": "measure"}, r"mezo \(measure\) cannot be shared by 2 ranks.*set ranks=1"),
+        ({"ranks": 2, "method": "ft-adam", "eps": None}, "ft-adam.*only training steps of pairs of losses or of group"),
+        ({"ranks": 2, "method": "zero-shot"}, "zero-shot.*cannot be shared by 2 ranks"),
+        ({"ranks": 2, "task": "squad"}, "the loss of squad is a mean over tokens, of which ranks have unequal numbers"),
         ({"steps": "many"}, "steps must be int, got 'many'"),
         ({"engine": 1}, "engine must be bool or str, got 1"),
         ({"engine": "fast"}, "engine must be False or True or compiled, got 'fast'"),
