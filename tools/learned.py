@@ -18,6 +18,7 @@ from llm_bench.protocol.plan import Cell, test_seeds
 from llm_bench.protocol.presets import SECOND_MODEL, get_preset
 from llm_bench.report.cell_numbers import OF_A_MEAN, OF_A_TABLE, Numbers, check_alike, has_metric
 from llm_bench.report.compare import CONTROLS, TASKS, Duel, decidable, duels
+from llm_bench.report.marks import put_between_marks
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.runs.untrained import unsupported
 from llm_bench.tasks.task import Kind
@@ -26,7 +27,6 @@ ROOT = Path(__file__).parents[1]
 ROWS, README = ROOT / "llm_bench" / "records" / "rows", ROOT / "README.md"
 PAGE = ROOT / "docs" / "findings" / "language_models.md"
 COMMAND = "python -m tools.learned"
-BEGIN, END = "<!-- learned: begin -->", "<!-- learned: end -->"
 COLUMNS = {
     "mezo": "MeZO",
     "helene": "HELENE",
@@ -144,7 +144,7 @@ def table(found: Sequence[Row]) -> str:
         label = f"{row.task}, {row.model}, {row.steps:,}"
         link = f"[{row.preset}](../../llm_bench/records/rows/{row.file})"
         lines.append(f"| {' | '.join([label, *cells, ', '.join(names) or 'none', link])} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def longest(found: Iterable[Row]) -> list[Row]:
@@ -193,16 +193,8 @@ def fights(found: Sequence[Row]) -> list[Duel]:
 
 
 def placed(page: str, found: Sequence[Row]) -> str:
-    """The page with the table between its marks.
-
-    Raises:
-        ValueError: If a mark is missing.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the page lacks the marks {BEGIN} and {END}; add them")
-    return f"{before}{BEGIN}\n{table(found)}{END}{after}"
+    """The page with the table."""
+    return put_between_marks(page, "learned", table(found))
 
 
 def main() -> None:

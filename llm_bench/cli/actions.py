@@ -346,7 +346,8 @@ def pages(arguments: argparse.Namespace) -> int:
 def sensitivity(arguments: argparse.Namespace) -> int:
     """Print the table of step sizes' sensitivity, or put it into a page."""
     from helene.inputs.files import write_text
-    from llm_bench.report.sensitivity import put_between_marks, table_of
+    from llm_bench.report.marks import put_between_marks
+    from llm_bench.report.sensitivity import MARKS, table_of
 
     if arguments.write is not None:
         for path in arguments.records:
@@ -356,7 +357,7 @@ def sensitivity(arguments: argparse.Namespace) -> int:
         print(table)
         return 0
     try:
-        write_text(arguments.write, put_between_marks(arguments.write.read_text(encoding="utf-8"), table))
+        write_text(arguments.write, put_between_marks(arguments.write.read_text(encoding="utf-8"), MARKS, table))
     except (OSError, ValueError) as err:
         raise ValueError(f"{arguments.write}: {err}") from err
     return 0

@@ -22,7 +22,7 @@ WORKS = 0.9  # a step size works where dev loss falls by at least this share of 
 _SLOPES_SERVE = ("model", "fingerprint", "kind", "task", "tuning", "rows", "dtype", "products")  # runs of the same
 _CONFIG = ("method", "tuning", "kind", "task", "model", "steps", "lr", "batch_size")  # what each run must have
 _APART = ("fingerprint", "products", "dtype", "batch_size")  # what tells rows of one name apart, told first
-BEGIN, END = "<!-- sensitivity: begin -->", "<!-- sensitivity: end -->"
+MARKS = "sensitivity"  # of the tables in a page
 
 
 @dataclass(frozen=True)
@@ -220,19 +220,6 @@ def _told_apart(found: Sequence[Sensitivity]) -> list[str]:
                 for i, value in values.items():
                     said[i] += f", {name} {value[:8]}" if name == "fingerprint" else f", {name} {value}"
     return said
-
-
-def put_between_marks(text: str, table: str) -> str:
-    """The text with the table between the marks.
-
-    Raises:
-        ValueError: If the marks are not there, once each and in order.
-    """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end or BEGIN in after:
-        raise ValueError(f"the page must hold {BEGIN} and, after it, {END}, once each")
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
 def table_of(files: Iterable[Path], say: Callable[[str], object] = warnings.warn) -> str:

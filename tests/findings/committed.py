@@ -40,17 +40,6 @@ FAMILIES = {  # of the page on scaling: the series of its records, without the m
 }
 
 
-METHODS = {  # of preset `all`, as the page on language models calls them
-    "ft-adam": "Adam, by backpropagation",
-    "zo-adam": "ZO-Adam",
-    "helene-backprop": "HELENE, h by backpropagation (Algorithm 2)",
-    "mezo": "MeZO",
-    "zo-sgd-mmt": "MeZO with momentum (ZO-SGD-MMT)",
-    "helene-corrected": "HELENE, h corrected for its bias",
-    "helene": "HELENE, Algorithm 1",
-}
-
-
 def records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 

@@ -10,9 +10,12 @@ from llm_bench.protocol import speed
 from llm_bench.protocol.plan import choose
 from llm_bench.report.cell_numbers import Numbers, numbers
 from llm_bench.report.compare import lead
-from tests.findings.committed import METHODS, full_runs, share_above_floor, table, words
+from llm_bench.runs.config import UNTRAINED
+from tests.findings.committed import full_runs, share_above_floor, table, words
+from tools import all_tasks
 
 PAGE, OVERVIEW = "docs/findings/sst2.md", "docs/findings/language_models.md"
+METHODS = {method: label for method, label in all_tasks.METHODS.items() if method not in UNTRAINED}
 
 
 def runs(method: str, role: str, preset: str = "all") -> list[Record]:

@@ -10,9 +10,9 @@ from llm_bench.protocol import plan
 from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import Cell, choose
 from llm_bench.protocol.presets import get_preset
-from llm_bench.report import sensitivity as module
 from llm_bench.report import tables
-from llm_bench.report.sensitivity import grouped, markdown, put_between_marks, sensitivity
+from llm_bench.report.marks import begin, end, put_between_marks
+from llm_bench.report.sensitivity import MARKS, grouped, markdown, sensitivity
 from llm_bench.runs.natural_step import denominator
 
 SMALL = get_preset("small")
@@ -173,21 +173,17 @@ def test_the_table_is_put_between_its_marks_and_nowhere_else(tmp_path, capsys):
 
     write_jsonl(tmp_path / "r.jsonl", GRID, "test")
     target = tmp_path / "page.md"
-    target.write_text(f"# A\n\n{module.BEGIN}\nold\n{module.END}\nafter\n")
+    first, last = begin(MARKS), end(MARKS)
+    target.write_text(f"# A\n\n{first}\nold\n{last}\nafter\n")
     words = ["llm", "sensitivity", str(tmp_path / "r.jsonl"), "--write", str(target)]
     assert helene_cli.main([*words[:3], *words[2:]]) == 0
     text = target.read_text()
-    assert text == f"# A\n\n{module.BEGIN}\n{markdown(grouped(GRID))}\n{module.END}\nafter\n"
+    assert text == f"# A\n\n{first}\n{markdown(grouped(GRID))}\n{last}\nafter\n"
     assert "| 1.0e-05 of 5 | 0.900, loss 0.490 from 1.000 | 10 | 40% | 1.0e-06: loss 0.530 |" in text
-    assert put_between_marks(text, markdown(grouped(GRID))) == text
-    for broken in (
-        "no marks",
-        module.BEGIN,
-        f"{module.END}{module.BEGIN}",
-        f"{module.BEGIN}{module.END}{module.BEGIN}",
-    ):
+    assert put_between_marks(text, MARKS, markdown(grouped(GRID))) == text
+    for broken in ("no marks", first, f"{last}{first}", f"{first}{last}{first}"):
         with pytest.raises(ValueError, match="once each"):
-            put_between_marks(broken, "x")
+            put_between_marks(broken, MARKS, "x")
     with Store(tmp_path / "r.sqlite"):
         assert helene_cli.main(["llm", "sensitivity", str(tmp_path / "r.sqlite")]) == 2
     assert "no text; give a file that `helene records export` has written" in capsys.readouterr().err

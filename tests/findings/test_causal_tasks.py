@@ -1,0 +1,126 @@
+"""What docs/findings/tasks.md tells of causal models, against the records."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+
+from llm_bench.report.cell_numbers import Numbers, numbers
+from llm_bench.report.compare import lead
+from llm_bench.runs.config import UNTRAINED
+from tests.findings.committed import accuracies, full_runs, share_above_floor, words
+from tools import all_tasks, learned
+
+PAGE = "docs/findings/tasks.md"
+
+
+def of_method(task: str, method: str) -> Numbers:
+    found = numbers(full_runs(f"all/causal-{task}", method, "test"))
+    assert found is not None
+    return found
+
+
+def test_the_tables():
+    page = all_tasks.PAGE.read_text(encoding="utf-8")
+    assert page == all_tasks.placed(page), f"run: {all_tasks.COMMAND}"
+
+
+def test_who_learns_and_who_does_as_mezo():
+    rows = {row.task: row for row in all_tasks.of_kind(learned.rows(), "causal")}
+    trained = [method for method in all_tasks.METHODS if method not in UNTRAINED]
+    mezo = sorted(task for task, row in rows.items() if row.learned("mezo"))
+    none = [task for task, row in rows.items() if not any(row.learned(m) for m in trained) and task != "WSC"]
+    assert (
+        f"MeZO learns {' and '.join(mezo)}. No method that tunes the model learns WiC, COPA, RTE and BoolQ;"
+        in words(PAGE)
+    )
+    assert sorted(none) == ["BoolQ", "COPA", "RTE", "WiC"]
+    for task in map(str.lower, rows):
+        of_mezo, untrained = of_method(task, "mezo"), of_method(task, "zero-shot")
+        if len(accuracies(f"all/causal-{task}", "helene-backprop")) > 1:
+            assert not lead(of_method(task, "helene-backprop"), of_mezo).sure, "it does as MeZO"
+        assert not lead(of_method(task, "helene"), untrained, fixed=(False, True)).sure, "stays at the untrained model"
+    for task in ("wic", "wsc", "copa", "rte"):
+        beaten = [m for m in all_tasks.METHODS if len(accuracies(f"all/causal-{task}", m)) > 1 and m != "mezo"]
+        sure = {m for m in beaten if lead(of_method(task, m), of_method(task, "mezo")).sure}
+        assert sure == ({"helene"} if task == "wsc" else set())
+    untrained, bias = (of_method("wsc", method) for method in ("zero-shot", "bias-only"))
+    for method in ("mezo", "zo-adam"):
+        assert lead(of_method("wsc", method), untrained, fixed=(False, True)).sure
+        assert lead(of_method("wsc", method), of_method("wsc", "helene")).sure
+        assert not lead(of_method("wsc", method), bias, fixed=(False, True)).sure
+    corrected = of_method("wsc", "helene-corrected")
+    assert of_method("wsc", "helene").mean < corrected.mean < of_method("wsc", "mezo").mean
+    for other in ("mezo", "helene"):
+        assert not lead(corrected, of_method("wsc", other)).sure
+    for task in ("wic", "rte"):
+        methods = [m for m in all_tasks.METHODS if len(accuracies(f"all/causal-{task}", m)) > 1]
+        found = {m for m in methods if lead(of_method(task, m), of_method(task, "zero-shot"), fixed=(False, True)).sure}
+        assert not found
+    above = [fmean(accuracies("all/causal-rte", m)) - 0.527 for m in rows["RTE"].results]
+    assert max(above) < 2 * 0.030, "nor above always the larger class"
+
+
+def test_standard_errors():
+    """Of one run, at most over the methods; the page rounds to 0.001."""
+    found = {}
+    for row in all_tasks.of_kind(learned.rows(), "causal"):
+        of_row = [max(math.sqrt(a * (1 - a) / row.number) for a in values) for values in row.results.values()]
+        found[row.task] = f"{max(of_row):.3f}"
+    shared = found.pop("BoolQ")
+    assert (shared, found.pop("SQuAD")) == ("0.016", "0.016")
+    told = (
+        "0.016 on BoolQ and SQuAD (1,000 test rows), {WiC} on WiC, {RTE} on RTE, {WSC} on WSC, {COPA} on COPA and {CB}"
+    )
+    assert told.format(**found) in words(PAGE)
+
+
+def test_cb():
+    backprop, mezo, page = of_method("cb", "helene-backprop"), of_method("cb", "mezo"), words(PAGE)
+    tie = lead(backprop, mezo)
+    assert not tie.sure, "It ties on CB too"
+    assert not lead(of_method("cb", "zo-sgd-mmt"), mezo).sure, "Momentum changes nothing beyond noise"
+    assert not lead(of_method("cb", "zo-adam"), mezo).sure, "as ZO-Adam does"
+    assert lead(mezo, of_method("cb", "helene")).sure
+    told = f"{tie.points / 100:.3f} ± {(tie.high - tie.low) / 200:.3f} (95 %). HELENE's memory is"
+    assert f"difference of their means is {told} {backprop.bytes / mezo.bytes:.1f} times MeZO's" in page
+    assert max(r.result["dev"]["metric"] for r in full_runs("all/causal-cb", "helene", "tune")) == 0.36
+    tests = {m: full_runs("all/causal-cb", m, "test") for m in ("mezo", "helene-backprop", "zo-adam")}
+    spans = {m: [r.result["target"]["forwards"] for r in of] for m, of in tests.items()}
+    least, most = min(spans["mezo"]), max(spans["mezo"])
+    assert f"MeZO has 0.7 on dev after {least:,} to {most:,} forwards" in page
+    least, most = min(spans["helene-backprop"]), max(spans["helene-backprop"])
+    after = f"with h by backpropagation after {least:,} to {most:,}"
+    assert f"{after}, ZO-Adam after {min(spans['zo-adam']):,} to {max(spans['zo-adam']):,}." in page
+    assert all(share_above_floor(run) < 1e-4 for run in tests["helene-backprop"])
+    tried = full_runs("all/causal-cb", "helene-corrected", "tune")
+    assert f"has {max(r.result['dev']['metric'] for r in tried)} on dev in tuning, and never 0.7" in page
+    assert all(math.isinf(r.result["target"]["steps"]) for r in full_runs("all/causal-cb", "helene-corrected", "test"))
+    sizes = {r.config["lr"] for r in full_runs("all/causal-cb", "zo-adam", "tune")}
+    assert (len(sizes), {max(sizes)}) == (7, {r.config["lr"] for r in tests["zo-adam"]})
+
+
+def test_copa():
+    page, spans = words(PAGE), []
+    older = ", ".join(f"{a:.2f}" for a in accuracies("small/causal-copa", "mezo"))
+    assert f"In float32 MeZO had {older} ([older runs]" in page
+    for method in ("helene-backprop", "mezo", "zo-sgd-mmt", "zo-adam", "helene", "helene-corrected"):
+        curves = [r.result["curve"]["dev_loss"] for r in full_runs("all/causal-copa", method, "test")]
+        assert {f"{curve[0]:.2f}" for curve in curves} == {"2.78"}
+        spans.append(f"{min(map(min, curves)):.2f} to {max(map(min, curves)):.2f} with")
+    ours, mezo, momentum, adam, helene, corrected = spans
+    told = f"lowest of each run is {ours} h by backpropagation, {mezo} MeZO, {momentum} momentum, {adam} ZO-Adam."
+    assert f"{told} That of HELENE" in page
+    assert (helene, corrected) == ("2.78 to 2.78 with",) * 2
+
+
+def test_rte_and_boolq():
+    page = words(PAGE)
+    brief = [", ".join(f"{a:.3f}" for a in accuracies("brief/causal-rte", m)) for m in ("mezo", "helene")]
+    assert "RTE has {} by MeZO and {} by HELENE".format(*brief) in page
+    best = max(full_runs("all/causal-rte", "mezo", "tune"), key=lambda r: r.result["dev"]["metric"])
+    assert (f"{best.result['dev']['metric']:.2f}", best.config["lr"]) == ("0.57", 1e-6)
+    aucs = {row.task: row.aucs for row in all_tasks.of_kind(learned.rows(), "causal")}["BoolQ"]
+    told = ", ".join(f"{auc:.3f}" for auc in aucs["mezo"])
+    probe, untrained = (f"{auc:.3f}" for method in ("linear-probe", "zero-shot") for auc in aucs[method])
+    assert f"at chance ({told}). Linear probing has an AUC of {probe}, the untrained model {untrained}." in page
