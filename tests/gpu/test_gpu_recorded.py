@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
 import torch
 
-from helene import FZOO, SGD, Adam, ForwardGrad, Helene
+from helene import FZOO, SGD, Adam, AdamW, ForwardGrad, Helene
 from helene.engine import Engine
 from helene.engine.gradients import GradientEngine
 from helene.engine.spreads import SpreadEngine
@@ -95,6 +96,54 @@ def test_a_captured_loss_is_that_of_the_copies_of_its_replay() -> None:
 @pytest.mark.parametrize("make", [gemma, opt], ids=lambda m: m.__name__)
 def test_estimates_by_a_captured_backward_give_the_plain_steps(make: Any) -> None:
     compare(make, Engine, Helene, {"lr": 1e-4, "model": True, **HELENE}, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        (Adam, {"lr": lambda step: 1e-3 / step}),
+        (SGD, {"lr": lambda step: 0.1 / step, "momentum": 0.9}),
+        (AdamW, {"lr": lambda step: 1e-3 / step, "rounding": "stochastic"}),
+    ],
+)
+def test_replayed_gradients_move_by_one_kernel(
+    method: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An lr that changes each step: a launch a kind of parameter, and the host waits once, for whether all is finite.
+
+    Both engines replay alike, so that their updates alone may differ.
+    """
+    from helene.kernels import launch
+
+    models, counts, waits = [], [], []
+    update = launch.update
+    for choice in ("", "torch"):
+        monkeypatch.setenv("HELENE_KERNELS", choice)
+        model = made(gemma, torch.bfloat16 if "rounding" in options else torch.float32).cuda()
+        engine = GradientEngine(model, method(model.named_parameters(), **options), loss)
+        launched: list[Any] = []
+        monkeypatch.setattr(launch, "update", lambda *a, to=launched, **k: to.append(update(*a, **k)))
+        for step in range(1, 12):
+            batch = batch_of(step)
+            if step == 11:
+                with warnings.catch_warnings(record=True) as said:
+                    warnings.simplefilter("always")
+                    torch.cuda.set_sync_debug_mode("warn")
+                    try:
+                        engine.step(batch)
+                    finally:
+                        torch.cuda.set_sync_debug_mode("default")
+                waits.append([str(w.message) for w in said if "called a synchronizing" in str(w.message)])
+            else:
+                engine.step(batch)
+        assert engine.mode == "graph", engine.reason
+        models.append(model)
+        counts.append(len(launched))
+    assert counts == [10, 0]
+    assert len(waits[0]) == 1, waits
+    unit = torch.finfo(models[0].dtype).eps
+    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=64 * unit, atol=1e-4)
 
 
 def test_shapes_share_the_gradient_that_is_kept() -> None:
