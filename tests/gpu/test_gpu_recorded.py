@@ -109,41 +109,29 @@ def test_estimates_by_a_captured_backward_give_the_plain_steps(make: Any) -> Non
 def test_replayed_gradients_move_by_one_kernel(
     method: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An lr that changes each step: a launch a kind of parameter, and the host waits once, for whether all is finite.
-
-    Both engines replay alike, so that their updates alone may differ.
-    """
+    """An lr that changes each step: a launch a step, and the host waits once, to learn whether all is finite."""
     from helene.kernels import launch
 
-    models, counts, waits = [], [], []
+    launched: list[Any] = []
     update = launch.update
-    for choice in ("", "torch"):
-        monkeypatch.setenv("HELENE_KERNELS", choice)
-        model = made(gemma, torch.bfloat16 if "rounding" in options else torch.float32).cuda()
-        engine = GradientEngine(model, method(model.named_parameters(), **options), loss)
-        launched: list[Any] = []
-        monkeypatch.setattr(launch, "update", lambda *a, to=launched, **k: to.append(update(*a, **k)))
-        for step in range(1, 12):
-            batch = batch_of(step)
-            if step == 11:
-                with warnings.catch_warnings(record=True) as said:
-                    warnings.simplefilter("always")
-                    torch.cuda.set_sync_debug_mode("warn")
-                    try:
-                        engine.step(batch)
-                    finally:
-                        torch.cuda.set_sync_debug_mode("default")
-                waits.append([str(w.message) for w in said if "called a synchronizing" in str(w.message)])
-            else:
-                engine.step(batch)
-        assert engine.mode == "graph", engine.reason
-        models.append(model)
-        counts.append(len(launched))
-    assert counts == [10, 0]
-    assert len(waits[0]) == 1, waits
-    unit = torch.finfo(models[0].dtype).eps
-    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=64 * unit, atol=1e-4)
+    monkeypatch.setattr(launch, "update", lambda tiles, *a, **k: (launched.append(tiles), update(tiles, *a, **k)))
+    model = made(gemma, torch.bfloat16 if "rounding" in options else torch.float32).cuda()
+    engine = GradientEngine(model, method(model.named_parameters(), **options), loss)
+    for step in range(1, 11):  # step 8 is the last that looks at rounding
+        engine.step(batch_of(step))
+    batch = batch_of(11)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            engine.step(batch)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert engine.mode == "graph", engine.reason
+    assert len(launched) == 10
+    assert all(tiles is launched[0] for tiles in launched)
+    waits = [str(w.message) for w in said if "called a synchronizing" in str(w.message)]
+    assert len(waits) == 1, waits
 
 
 def test_shapes_share_the_gradient_that_is_kept() -> None:
