@@ -67,13 +67,9 @@ def bias_correction(beta2: float, num_estimates: int) -> float:
     return 1.0 / (1.0 - beta2**num_estimates)
 
 
-def adam_scales(lr: float | Tensor, beta1: float, beta2: float, step: int) -> tuple[Any, Any]:
-    r"""lr / (1 − beta1^t) and 1 / √(1 − beta2^t): what multiplies m and √v in Adam's step t.
-
-    Numbers, or tensors where the step is one.
-    """
-    root: Any = bias_correction(beta2, step)
-    return lr * bias_correction(beta1, step), root.sqrt() if isinstance(root, Tensor) else math.sqrt(root)
+def adam_scales(lr: float | Tensor, beta1: float, beta2: float, step: int) -> tuple[Any, float]:
+    r"""lr / (1 − beta1^t) and 1 / √(1 − beta2^t): what multiplies m and √v in Adam's step t."""
+    return lr * bias_correction(beta1, step), math.sqrt(bias_correction(beta2, step))
 
 
 def decay(theta: Tensor, lr: float | Tensor, weight_decay: float | Tensor) -> Tensor:

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from helene.engine import batches
 from helene.engine.batches import Loss, on_device
-from helene.engine.moves import RecordedMoves
 from helene.engine.recordings import Compute, RecordingEngine, RecordingOptions, Recordings
 from helene.engine.watch import ModelWatch
-from helene.evaluation.curvature import Differentiated, all_finite, mean_gradient
+from helene.evaluation.curvature import Differentiated, Kept, all_finite, mean_gradient
 from helene.evaluation.losses import Closure, as_loss
 from helene.steps.first import FirstOrder
 
@@ -32,12 +31,10 @@ class Gradients:
 
     Attributes:
         recordings: The graphs.
-        replayed: The last gradient, which the next replay overwrites; None where it was computed without a graph.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, device: torch.device, recordings: Recordings) -> None:
         self.model, self.loss, self._device, self.recordings = model, loss, device, recordings
-        self.replayed: tuple[Tensor, ...] | None = None
         self._watch = ModelWatch(model)
         self._kept: list[Tensor] = []
 
@@ -49,7 +46,6 @@ class Gradients:
         return self.loss(self.model, batches.moved(batch, self._device))
 
     def _gradient(self, batch: Any, params: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-        self.replayed = None
         if self._watch.changed():
             self.recordings.forget()
         layout = batches.Layout(batch)
@@ -59,8 +55,7 @@ class Gradients:
         key = layout.key, tuple(map(id, params))
         computed = self.recordings.compute(key, layout, lambda static: self._backward(static, params))
         if computed is not None and computed[1]:
-            self.replayed = computed[2:]
-            return list(self.replayed), computed[0].clone()
+            return Kept(computed[2:]), computed[0].clone()
         found = mean_gradient(lambda: self._plain(batch), params)  # or its error
         self._watch.look()
         self.recordings.keep(key)
@@ -89,11 +84,11 @@ class Gradients:
 
 
 class GradientEngine(RecordingEngine):
-    """Steps of a first-order method of `helene`: forward and backward are one CUDA graph, the update is another.
+    """Steps of a first-order method of `helene`: forward and backward are one CUDA graph, kernels update after it.
 
-    Same trajectory as ``optimizer.step(lambda: loss(model, batch))``, up to rounding. The update is captured while
-    hyper-parameters stay what they are, see `helene.engine.moves`. Without a GPU, or where forward and backward
-    cannot be captured, steps run without a graph; `mode` and `reason` tell.
+    Same trajectory as ``optimizer.step(lambda: loss(model, batch))``, up to rounding. After a replay the update is one
+    kernel a kind of parameter, where `helene.steps.fused` has one and Triton is there. Without a GPU, or where forward
+    and backward cannot be captured, steps run without a graph; `mode` and `reason` tell.
 
     Args:
         model: The module whose forward the loss runs.
@@ -114,7 +109,6 @@ class GradientEngine(RecordingEngine):
         super().__init__(model, optimizer, loss, **options)
         self._gradients = Gradients(model, loss, self._device, self._recordings)
         self._of_source = Gradients(model, loss, self._device, self._more_recordings())
-        self._moves = RecordedMoves(optimizer, self._capture, lambda: self._gradients.replayed)
 
     def step(self, batch: Any, curvature_closure: Closure | None = None) -> Tensor:
         """One update; returns the loss, 0-dim.
@@ -129,9 +123,5 @@ class GradientEngine(RecordingEngine):
         batch = batches.plain(batch)
         if curvature_closure is None and not self.optimizer.source.needs_closure:
             curvature_closure = self._of_source.of(batch)
-        self.optimizer.moves_by = self._moves
-        try:
-            with on_device(self._device):
-                return self.optimizer.step(self._gradients.of(batch), curvature_closure)
-        finally:
-            self.optimizer.moves_by = None
+        with on_device(self._device):
+            return self.optimizer.step(self._gradients.of(batch), curvature_closure)

@@ -170,6 +170,10 @@ class Differentiated(Informed):
     known: Callable[[Sequence[Tensor]], tuple[list[Tensor], Tensor]]
 
 
+class Kept(list[Tensor]):
+    """A gradient whose tensors stay where they are from step to step, so that kernels may know their addresses."""
+
+
 def mean_gradient(closure: Closure, params: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
     r"""ĝ, the gradient of the closure's mean loss at theta (Algorithm 2, line 4), one tensor a parameter, and the loss.
 

@@ -159,7 +159,8 @@ def update(
     """One step of a method for all parameters of a table, in place.
 
     Args:
-        tiles: The parameters with their state: two tensors for each of the method's, its storage and its scales.
+        tiles: The parameters with their state: two tensors for each of the method's, its storage and its scales. Those
+            with gradients move along these, and along no direction.
         method: A code of `helene.kernels.codes`.
         control: int64 on the device: seed, step, draw.
         values: float32 on the device: eps, c, and 1 (0 to leave everything as it is).
@@ -175,6 +176,7 @@ def update(
         return
     kinds, tensors = _state_of(tiles, values)
     numbers, *form = low_rank or LowRank(values)
+    directions = 0 if tiles.given else 1 if weights is None else weights.numel()
     with _on(tiles.base):
         updates.update[(tiles.num_tiles,)](
             tiles.base,
@@ -186,7 +188,7 @@ def update(
             hypers,
             numbers,
             values if weights is None else weights,
-            1 if weights is None else weights.numel(),
+            directions,
             *form,
             NUM_FIELDS,
             codes.NUM_HYPERS,

@@ -13,7 +13,9 @@ from helene.noise.keys import MASK
 # Elements a program, without and with state, the fastest on an H100; multiples of `helene.rules.precision.BLOCK`.
 TILE, STATE_TILE = 2048, 1024
 SPAN, BLOCK_SPAN = 32, 64  # fours of a row in a tile of several rows; the second holds whole blocks of 8-bit state
-NUM_FIELDS = 13  # of a row: theta, out, first tile, numel, id low, id high, group, four of state, columns, width
+NUM_FIELDS = (
+    13  # of a row: theta, out or gradient, first tile, numel, id low, id high, group, four of state, columns, width
+)
 
 
 class Piece(NamedTuple):
@@ -28,6 +30,7 @@ class Piece(NamedTuple):
         state: Its state tensors, flat.
         stochastic: Whether an update of it is rounded stochastically.
         columns: Of a matrix that moves along directions of low rank, else 0.
+        gradient: What it moves along where that lies in memory; ``out`` is then not looked at.
     """
 
     theta: Tensor
@@ -37,6 +40,7 @@ class Piece(NamedTuple):
     state: tuple[Tensor, ...] = ()
     stochastic: bool = False
     columns: int = 0
+    gradient: Tensor | None = None
 
 
 class Tiles:
@@ -49,21 +53,27 @@ class Tiles:
         pieces: The parameters, all of one dtype and device, contiguous.
 
     Attributes:
+        given: Whether they move along gradients that lie in memory.
         aligned: Whether every tensor starts at a multiple of 16 bytes, so that accesses can be wide.
         quads: Whether every parameter is a whole number of four elements.
 
     Raises:
-        ValueError: If there is none, dtypes or devices differ, or one is not contiguous.
+        ValueError: If there is none, dtypes or devices differ, one is not contiguous, or some gradients are missing.
     """
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         if not pieces:
             raise ValueError("a launch needs at least one parameter, got none")
-        kinds = {(piece.theta.dtype, piece.theta.device) for piece in pieces}
+        gradients = [piece.gradient for piece in pieces if piece.gradient is not None]
+        moved = [piece.theta for piece in pieces] + gradients
+        kinds = {(tensor.dtype, tensor.device) for tensor in moved}
         if len(kinds) > 1:
             raise ValueError(f"a launch takes one dtype and device, got {sorted(map(str, kinds))}; split them")
-        if not all(piece.theta.is_contiguous() for piece in pieces):
+        if not all(tensor.is_contiguous() for tensor in moved):
             raise ValueError("parameters in a launch must be contiguous; use the path without kernels for the others")
+        if gradients and len(gradients) < len(pieces):
+            raise ValueError(f"{len(gradients)} of {len(pieces)} parameters have a gradient; split them")
+        self.given = bool(gradients)
         self.pieces = [piece for piece in pieces if piece.theta.numel()]
         self.tile = STATE_TILE if any(piece.state for piece in pieces) else TILE
         device = pieces[0].theta.device
@@ -77,7 +87,7 @@ class Tiles:
             rows.append(
                 [
                     _distance(piece.theta, self.base),
-                    piece.out,
+                    piece.out if piece.gradient is None else _distance(piece.gradient, piece.theta),
                     first,
                     piece.theta.numel(),
                     piece.id & MASK,
@@ -94,7 +104,7 @@ class Tiles:
         self.owners = torch.cat(owners or [torch.zeros(1, dtype=torch.int32)]).to(device)
         self.stochastic = any(piece.stochastic for piece in self.pieces)
         addresses = [t.data_ptr() for piece in self.pieces for t in (piece.theta, *piece.state)]
-        self.aligned = all(address % 16 == 0 for address in addresses) and all(p.out % 8 == 0 for p in self.pieces)
+        self.aligned = all(address % 16 == 0 for address in addresses) and all(row[1] % 8 == 0 for row in rows)
         self.quads = all(piece.theta.numel() % 4 == 0 for piece in self.pieces)
 
     def _tiled(self, piece: Piece) -> tuple[int, int]:

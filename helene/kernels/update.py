@@ -1,4 +1,4 @@
-r"""The fused update in Triton: z regenerated, theta and state read and written once.
+r"""The fused update in Triton: z regenerated or g read, theta and state read and written once.
 
 The methods mirror `helene.rules` operation by operation; the launch turns contraction into fused multiply-adds off, so
 that equal g give equal bits but for the GPU's division and root, which are good to two units in the last place (their
@@ -190,7 +190,8 @@ def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, h
            ROUNDING_DRAW: tl.constexpr, STATE_DRAW: tl.constexpr):  # fmt: skip
     """Move every parameter of a table along g; nothing moves where ``values[2]`` is 0.
 
-    g = c z, c in ``values[1]``; of several directions the sum with their ``weights``, with RANK that of `low_rank`.
+    g = c z, c in ``values[1]``; of several directions the sum with their ``weights``, with RANK that of `low_rank`. Of
+    none it lies in memory, where rows say as a distance from theta.
     """
     tile = tl.program_id(0)
     row = rows + tl.load(owners + tile).to(tl.int64) * WIDTH
@@ -223,6 +224,11 @@ def update(theta, s0, s0_scales, s1, s1_scales, rows, owners, control, values, h
         first, columns, numel = tl.load(row + 1), tl.load(row + 11), tl.load(row + 3)
         g = low_rank(numbers, weights, first, columns, width, numel, start, local, inside, DIRECTIONS, RANK, SCALE,
                      TILE // 4 // SPAN, SPAN)  # fmt: skip
+    elif DIRECTIONS == 0:
+        away = tl.load(row + 1)
+        if ALIGNED:
+            away = tl.multiple_of(away, 8)
+        g = tl.load(theta + away + offsets, mask=inside, other=0.0).to(tl.float32)
     elif DIRECTIONS == 1:
         g = directions(block, c1, step, draw | c3, k0, k1, ROUNDS, FAST, SIGNS) * tl.load(values + 1)
     else:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor
 from helene import functional
 from helene.inputs import numeric
 
-Update = Callable[..., tuple[Tensor, Any]]  # `Rule.update` of a known step
 Scalar = float | Tensor  # a tensor where many runs move at once, one number each
 
 
@@ -50,11 +48,6 @@ class Rule:
         numeric.nonnegative(self.lr, "lr")
         numeric.nonnegative(self.weight_decay, "weight_decay")
 
-    def __init_subclass__(cls) -> None:
-        """An ``update`` of its own is not passed by for the `at` of a rule that it derives from."""
-        if "update" in vars(cls) and "at" not in vars(cls):
-            cls.at = Rule.at  # type: ignore[method-assign]
-
     @property
     def kept(self) -> tuple[str, ...]:
         """Names of the states that these hyper-parameters need; the other fields of ``State`` are None."""
@@ -78,10 +71,6 @@ class Rule:
             estimate: Curvature estimate of this step, where one is made (`CurvatureRule.estimate`).
         """
         raise NotImplementedError
-
-    def at(self, step: int) -> Update:
-        """`update` of a step, for many parameters: what does not depend on these is computed once."""
-        return partial(self.update, step)
 
     def decayed(self, theta: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         """(theta, g) with the decay in g where it is ``coupled``, as in torch.optim's SGD and Adam, else in theta."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
 from helene import functional
 from helene.inputs import numeric
-from helene.rules.base import NoState, Rule, Scalar, Update
+from helene.rules.base import NoState, Rule, Scalar
 
 
 class MomentumState(NamedTuple):
@@ -125,15 +124,7 @@ class AdamRule(Rule):
         self, step: int, theta: Tensor, g: Tensor, state: AdamState, estimate: Tensor | None = None
     ) -> tuple[Tensor, AdamState]:
         """See `Rule`."""
-        return AdamRule.at(self, step)(theta, g, state)
-
-    def at(self, step: int) -> Update:
-        """See `Rule`: a captured step has its number on the device, where each scalar operation is a kernel."""
-        return partial(self._moved, *functional.adam_scales(self.lr, self.beta1, self.beta2, step))
-
-    def _moved(
-        self, lr: Scalar, scale: Scalar, theta: Tensor, g: Tensor, state: AdamState, estimate: Tensor | None = None
-    ) -> tuple[Tensor, AdamState]:
+        lr, scale = functional.adam_scales(self.lr, self.beta1, self.beta2, step)
         theta, g = self.decayed(theta, g)
         m = functional.momentum(state.momentum, g, self.beta1, 1.0 - self.beta1)
         v = functional.curvature_ema(state.second_moment, g * g, self.beta2)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from helene import noise
-from helene.evaluation.curvature import Estimate, Source
+from helene.evaluation.curvature import Estimate, Kept, Source
 from helene.evaluation.directions import Target
 from helene.evaluation.losses import Closure
 from helene.evaluation.swap import out_of_inference
@@ -61,7 +61,6 @@ class Base(Layered):
     """
 
     _stepping = False
-    moves_by: Any = None  # within an engine's step: makes the update, or gives None, see `helene.engine.moves`
 
     def step(  # type: ignore[override]
         self, closure: Closure | Delegated | None = None, curvature_closure: Closure | None = None
@@ -253,7 +252,7 @@ class Base(Layered):
             plan = layer_floors.ask(self, plan, estimate)
         statistics = self._statistics_after(plan, scalars)
         watch = RoundingWatch() if not self._warned and plan.step & (plan.step - 1) == 0 else None
-        moves = self.moves(plan, own, gradient, estimate, watch)
+        moves = self.moves(plan, own, gradient, estimate, watch, plan.measurement.kept(samples[0]))
         try:
             self._complete(moves, plan, scalars, statistics)
         except BaseException:  # an interrupt, most probably: what has begun is made whole
@@ -268,22 +267,21 @@ class Base(Layered):
         gradient: Chunk,
         estimate: Estimate | None,
         watch: RoundingWatch | None = None,
+        kept: Kept | None = None,
     ) -> Any:
         """The update of parameters and state, by the kernels where they can; its ``make`` makes it."""
-        if self.moves_by is not None and (found := self.moves_by(plan, gradient, watch)) is not None:
-            return found
         rest = launches.after_estimate(plan)
-        method = self.kernel(rest)
+        method = self.kernel(rest, kept)
         if method is None:
             return chunkwise.Moves(self, plan, watch, gradient, estimate)
         if watch is not None:
             chunkwise.sample_rounding(self, plan, watch, gradient, estimate)
         ahead = None if rest is plan else chunkwise.Observations(self, plan, None, gradient, estimate)
-        return launches.Launches(self, rest, method, plan.measurement.weights(plan, scalars), ahead)
+        return launches.Launches(self, rest, method, plan.measurement.weights(plan, scalars), ahead, kept)
 
-    def kernel(self, plan: StepPlan) -> Fused | None:
+    def kernel(self, plan: StepPlan, kept: Kept | None = None) -> Fused | None:
         """The update of a step where it is one kernel a kind of parameter; None where torch's operations make it."""
-        return launches.kernel_of(self, plan)
+        return launches.kernel_of(self, plan, kept)
 
     def _complete(self, moves: Any, plan: StepPlan, scalars: list[float], statistics: Statistics) -> None:
         """Move, and note that it was done; to be called again where it was interrupted."""

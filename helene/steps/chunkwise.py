@@ -65,8 +65,6 @@ class Moves:
     ) -> None:
         self._optimizer, self._plan, self._watch = optimizer, plan, watch
         self._gradient, self._estimate = gradient, estimate
-        rules = {id(rule): rule for rule in plan.rules}
-        self._updates = {key: rule.at(plan.step) for key, rule in rules.items()}
         self._spans: list[tuple[int, slice | None]] = []  # None: a parameter that is not contiguous is copied back
         for index, target in enumerate(optimizer.targets):
             p = target.tensor
@@ -99,7 +97,7 @@ class Moves:
         old, g = theta.to(wide), self._gradient(index, span.start, span.stop)
         state = optimizer.read_state(index, rule, span)
         estimate = self._estimate and self._estimate(index, span.start, span.stop, g)
-        new, moved = self._updates[id(rule)](old, g, state, estimate)
+        new, moved = rule.update(plan.step, old, g, state, estimate)
         writes = optimizer.state_writes(index, plan, span, state, moved)
         if rule.lr == 0:
             return writes  # x - 0 would turn a negative zero positive

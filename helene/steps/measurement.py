@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from helene import functional
-from helene.evaluation.curvature import by_chunks, mean_gradient
+from helene.evaluation.curvature import Kept, by_chunks, mean_gradient
 from helene.evaluation.losses import Closure, finite
 
 if TYPE_CHECKING:
@@ -80,6 +80,10 @@ class Measurement:
     def gradient(self, optimizer: Any, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
         """The gradient estimate, by chunks: the sum of directions times the weights."""
         return optimizer.combination(plan, self.weights(plan, scalars))
+
+    def kept(self, sample: Any) -> Kept | None:
+        """The gradient where it is kept in memory for kernels to read."""
+        return None
 
     def estimate(self, optimizer: Any, plan: StepPlan, gradient: Any) -> Any:
         """ĥ by chunks where ``gradient`` itself gives one (see `helene.evaluation.curvature.Estimate`), else None."""
@@ -167,3 +171,7 @@ class Backward(Measurement):
     def gradient(self, optimizer: Base, plan: StepPlan, scalars: list[float], sample: Any) -> Chunk:
         """See `Measurement`."""
         return by_chunks(sample)
+
+    def kept(self, sample: Any) -> Kept | None:
+        """See `Measurement`."""
+        return sample if isinstance(sample, Kept) else None

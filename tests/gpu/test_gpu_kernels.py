@@ -9,9 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_updates import by_kernels, by_torch, with_state
+from kernel_updates import FIRST_ORDER, along, by_kernels, by_torch, gradients_of, with_state
 
-from helene import FZOO, Helene, MeZO, ZOAdam, ZOAdamW, ZOConservative, ZOLion, ZOMomentum, ZOSign, noise
+from helene import (
+    FZOO,
+    SGD,
+    Adam,
+    AdamW,
+    Helene,
+    Lion,
+    MeZO,
+    ZOAdam,
+    ZOAdamW,
+    ZOConservative,
+    ZOLion,
+    ZOMomentum,
+    ZOSign,
+    noise,
+)
 from helene.kernels.tiles import Piece, Tiles
 from helene.noise import torch_generator
 from helene.steps.fused import launches
@@ -166,7 +181,45 @@ def test_updates_are_the_generic_loops(
             slopes = [0.37, -0.2, 0.11][: options.get("num_directions", 1)]
             (by_kernels if fused else by_torch)(optimizer, [0.37, choice] if cls is ZOConservative else slopes)
         made.append(optimizer)
-    divides = cls in (Helene, ZOAdam, ZOAdamW)
+    _agree(made, dtype, state_dtype, divides=cls in (Helene, ZOAdam, ZOAdamW))
+
+
+GIVEN: list[Any] = [
+    *((cls, options, F32, "float32", "nearest") for cls, options in FIRST_ORDER),
+    (SGD, {"momentum": 0.9}, BF16, "float32", "stochastic"),
+    (SGD, {}, F16, "float32", "nearest"),
+    (Adam, DECAYS, BF16, "float32", "nearest"),
+    (AdamW, DECAYS, BF16, "bfloat16", "stochastic"),
+    (Lion, DECAYS, BF16, "8bit", "stochastic"),
+]
+
+
+@pytest.mark.parametrize(("cls", "options", "dtype", "state_dtype", "rounding"), GIVEN)
+def test_updates_along_a_gradient_in_memory_are_the_generic_loops(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, cls: Any, options: dict[str, Any], dtype: torch.dtype,
+    state_dtype: str, rounding: str,
+) -> None:  # fmt: skip
+    """Two steps, the second with another lr and a gradient where the first was."""
+    from helene.kernels import launch
+
+    update, launched = launch.update, []
+    monkeypatch.setattr(launch, "update", lambda *a, **k: launched.append(update(*a, **k)))
+    more = {"seed": KEY[0], "state_dtype": state_dtype, "rounding": rounding}
+    made = [with_state(cls, SHAPES, dtype, device, **options, **more) for _ in range(2)]
+    kept = gradients_of(made[1], 0)
+    for step in (1, 2):
+        for sink, value in zip(kept, gradients_of(made[1], step), strict=True):
+            sink.copy_(value)
+        for optimizer, gradients in zip(made, (list(kept), kept), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.01 / step
+            along(optimizer, gradients)
+    assert len(launched) == 2
+    _agree(made, dtype, state_dtype, divides=cls in (Adam, AdamW))
+
+
+def _agree(made: list[Any], dtype: torch.dtype, state_dtype: str, divides: bool) -> None:
+    """The loop's and the kernels' parameters and state."""
     for a, b in zip(made[0].targets, made[1].targets, strict=True):
         p, q = a.tensor.float(), b.tensor.float()
         if not divides and state_dtype != "8bit":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
 import torch
 
-from helene import FZOO, SGD, Adam, ForwardGrad, Helene
+from helene import FZOO, SGD, Adam, AdamW, ForwardGrad, Helene
 from helene.engine import Engine
 from helene.engine.gradients import GradientEngine
 from helene.engine.spreads import SpreadEngine
@@ -95,6 +96,42 @@ def test_a_captured_loss_is_that_of_the_copies_of_its_replay() -> None:
 @pytest.mark.parametrize("make", [gemma, opt], ids=lambda m: m.__name__)
 def test_estimates_by_a_captured_backward_give_the_plain_steps(make: Any) -> None:
     compare(make, Engine, Helene, {"lr": 1e-4, "model": True, **HELENE}, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        (Adam, {"lr": lambda step: 1e-3 / step}),
+        (SGD, {"lr": lambda step: 0.1 / step, "momentum": 0.9}),
+        (AdamW, {"lr": lambda step: 1e-3 / step, "rounding": "stochastic"}),
+    ],
+)
+def test_replayed_gradients_move_by_one_kernel(
+    method: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An lr that changes each step: a launch a step, and the host waits once, to learn whether all is finite."""
+    from helene.kernels import launch
+
+    launched: list[Any] = []
+    update = launch.update
+    monkeypatch.setattr(launch, "update", lambda tiles, *a, **k: (launched.append(tiles), update(tiles, *a, **k)))
+    model = made(gemma, torch.bfloat16 if "rounding" in options else torch.float32).cuda()
+    engine = GradientEngine(model, method(model.named_parameters(), **options), loss)
+    for step in range(1, 11):  # step 8 is the last that looks at rounding
+        engine.step(batch_of(step))
+    batch = batch_of(11)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            engine.step(batch)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert engine.mode == "graph", engine.reason
+    assert len(launched) == 10
+    assert all(tiles is launched[0] for tiles in launched)
+    waits = [str(w.message) for w in said if "called a synchronizing" in str(w.message)]
+    assert len(waits) == 1, waits
 
 
 def test_shapes_share_the_gradient_that_is_kept() -> None:

@@ -7,10 +7,19 @@ from typing import Any
 
 import torch
 
-from helene import noise
+from helene import SGD, Adam, AdamW, Lion, noise
+from helene.evaluation.curvature import Kept
 from helene.rules import storage
 from helene.steps import chunkwise
 from helene.steps.fused import launches, methods
+
+FIRST_ORDER: list[Any] = [
+    (SGD, {}),
+    (SGD, {"weight_decay": 0.1, "momentum": 0.9}),
+    (Adam, {"weight_decay": 0.1}),
+    (AdamW, {"weight_decay": 0.1}),
+    (Lion, {"weight_decay": 0.1}),
+]
 
 
 def with_state(
@@ -49,3 +58,18 @@ def by_kernels(optimizer: Any, scalars: list[float]) -> None:
     method: Any = methods.fused(plan, optimizer.targets)
     launches.Launches(optimizer, plan, method, plan.measurement.weights(plan, scalars)).make()
     optimizer.note(plan, scalars)
+
+
+def gradients_of(optimizer: Any, step: int) -> Kept:
+    """A gradient of many sizes, the same for all optimizers of the same parameters."""
+    generator, made = torch.Generator().manual_seed(step), Kept()
+    for target in optimizer.targets:
+        size = target.tensor.shape
+        value = torch.randn(size, generator=generator) * 10.0 ** torch.randint(-3, 1, size, generator=generator)
+        made.append(value.to(target.tensor))
+    return made
+
+
+def along(optimizer: Any, gradients: list[torch.Tensor]) -> None:
+    """A step's update along a gradient, by kernels where it is kept and they are there."""
+    optimizer.apply(optimizer.plan(), [], (gradients, None))

@@ -14,12 +14,25 @@ import numpy as np
 import pytest
 import shard_steps
 import torch
-from kernel_updates import by_kernels, by_torch, with_state
+from kernel_updates import FIRST_ORDER, along, by_kernels, by_torch, gradients_of, with_state
 
 if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
     pytest.skip("for machines with triton and no GPU", allow_module_level=True)
 
-from helene import FZOO, GroupedMeZO, Helene, MeZO, ZOAdam, ZOAdamW, ZOConservative, ZOLion, ZOMomentum, ZOSign, noise
+from helene import (
+    FZOO,
+    SGD,
+    GroupedMeZO,
+    Helene,
+    MeZO,
+    ZOAdam,
+    ZOAdamW,
+    ZOConservative,
+    ZOLion,
+    ZOMomentum,
+    ZOSign,
+    noise,
+)
 from helene.evaluation.blocks import Copies, Scratch
 from helene.evaluation.curvature import Estimate, Source, a_gnb_of, by_chunks
 from helene.evaluation.directions import Direction, Target
@@ -216,6 +229,57 @@ def test_an_update_along_directions_of_low_rank_is_the_generic_loops(
                 torch.testing.assert_close(x, y, rtol=1e-2 if x.dtype == torch.bfloat16 else 1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("cls", "options"), FIRST_ORDER)
+@pytest.mark.parametrize(("dtype", "state_dtype", "rounding"), STORAGE)
+def test_updates_along_a_gradient_in_memory_are_the_generic_loops(
+    cls: Any, options: dict[str, Any], dtype: torch.dtype, state_dtype: str, rounding: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Three steps with other lr, written where the first gradient was, which is read where it lies."""
+    monkeypatch.setenv("HELENE_KERNELS", "triton")
+    launched, update = [], launch.update
+    monkeypatch.setattr(launch, "update", lambda *a, **k: launched.append(update(*a, **k)))
+    options = {**options, "state_dtype": state_dtype, "rounding": rounding}
+    generic, fused = (_optimizer(cls, dtype, **options) for _ in range(2))
+    kept, tables = gradients_of(fused, 0), set()
+    for step in (1, 2, 3):
+        for each in (generic, fused):
+            for group in each.param_groups:
+                group["lr"] = 0.01 / step
+        for sink, value in zip(kept, gradients_of(fused, step), strict=True):
+            sink.copy_(value)
+        along(generic, list(kept))
+        assert len(launched) == step - 1
+        along(fused, kept)
+        tables.add(tuple(map(id, launches.tables(fused, fused.plan(), kept))))
+    assert len(launched) == 3
+    assert len(tables) == 1
+    for a, b in zip(generic.targets, fused.targets, strict=True):
+        unit = 2 * torch.finfo(dtype).eps * (a.tensor.abs() + 0.2)
+        assert ((a.tensor - b.tensor).abs() <= unit).all()
+        if dtype != torch.float32:
+            assert (a.tensor != b.tensor).float().mean() <= 5e-3
+        if cls is SGD and state_dtype == "float32":
+            assert torch.equal(a.tensor, b.tensor)
+        for name, x in generic.state[a.tensor].items():
+            y = fused.state[b.tensor][name]
+            if x.dtype in (torch.int8, torch.uint8):
+                assert (x.int() - y.int()).abs().max() <= 1
+                assert (x != y).float().mean() <= 5e-3
+            else:
+                torch.testing.assert_close(x, y, rtol=1e-2 if x.dtype == torch.bfloat16 else 1e-5, atol=1e-6)
+
+
+def test_a_table_takes_all_gradients_or_none() -> None:
+    thetas, more = torch.zeros(2, 8), {"gradient": torch.zeros(8)}
+    with pytest.raises(ValueError, match="1 of 2 parameters have a gradient"):
+        Tiles([Piece(thetas[0], 1, **more), Piece(thetas[1], 2)])
+    with pytest.raises(ValueError, match="one dtype and device"):
+        Tiles([Piece(thetas[0], 1, gradient=torch.zeros(8, dtype=torch.bfloat16))])
+    near = torch.zeros(24)
+    assert [Tiles([Piece(near[:8], 1, gradient=near[i : i + 8])]).aligned for i in (8, 9)] == [True, False]
+
+
 class _InterruptedOnce(Source):
     """ĥ = B ĝ ⊙ ĝ of given gradients; the third chunk is interrupted when it is first asked for."""
 
@@ -260,7 +324,7 @@ def test_an_estimate_from_elsewhere_is_taken_in_ahead_of_the_kernel(
     two_steps(generic)
     launched, launch_all = [], launches.launch_all
     monkeypatch.setattr(launches, "launch_all", lambda *what: launched.append(launch_all(*what)))
-    monkeypatch.setattr(launches, "kernel_of", lambda o, plan: methods.fused(plan, o.targets))
+    monkeypatch.setattr(launches, "kernel_of", lambda o, plan, _: methods.fused(plan, o.targets))
     two_steps(fused)
     assert len(launched) == 2
     for a, b in zip(generic.targets, fused.targets, strict=True):

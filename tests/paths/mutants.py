@@ -43,7 +43,7 @@ def ignoring(option: str, usual: dict[str, Any], kernels: bool = False) -> Itera
             rows, launch = methods.Fused.rows, launches.launch_all
             stack.enter_context(patch.object(methods.Fused, "rows", lambda me, p: rows(me, without(p, option, usual))))
             stack.enter_context(
-                patch.object(launches, "launch_all", lambda o, p, m, c: launch(o, without(p, option, usual), m, c))
+                patch.object(launches, "launch_all", lambda o, p, *more: launch(o, without(p, option, usual), *more))
             )
         else:
             planned = Base.plan

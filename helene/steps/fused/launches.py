@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from helene.evaluation.curvature import Kept
 from helene.evaluation.grouped.factors import Factors
 from helene.evaluation.undo import deferred_interrupts
 from helene.kernels import VARIABLE, backend, wanted
@@ -19,7 +20,7 @@ from helene.steps.fused.methods import Fused, of_plan, unfit
 from helene.steps.plan import StepPlan
 
 _taken: Any = WeakIdKeyDictionary()  # optimizer -> places and forms of its parameters, whether kernels take them all
-_kept: Any = WeakIdKeyDictionary()  # optimizer -> addresses and tables: making one waits for the device
+_tables: Any = WeakIdKeyDictionary()  # optimizer -> addresses and tables: making one waits for the device
 _controls: Any = WeakIdKeyDictionary()  # optimizer -> by device and numbers of layers and weights
 
 
@@ -33,9 +34,9 @@ def after_estimate(plan: StepPlan) -> StepPlan:
     return plan._replace(source=None)
 
 
-def kernel_of(optimizer: Any, plan: StepPlan) -> Fused | None:
+def kernel_of(optimizer: Any, plan: StepPlan, kept: Kept | None = None) -> Fused | None:
     """The update of a step where it is one kernel a kind of parameter; None where torch's operations make it."""
-    found = of_plan(plan)
+    found = of_plan(plan, kept)
     return found if isinstance(found, Fused) and _all_taken(optimizer) else None
 
 
@@ -62,6 +63,7 @@ class Launches:
         method: Its `kernel_of`.
         coefficients: Of its directions.
         estimate: What takes the step's estimate into h, where kernels do not.
+        kept: The gradient, where that is not along directions.
     """
 
     def __init__(
@@ -71,8 +73,9 @@ class Launches:
         method: Fused,
         coefficients: Sequence[float],
         estimate: Moves | None = None,
+        kept: Kept | None = None,
     ) -> None:
-        self._what = optimizer, plan, method, coefficients
+        self._what = optimizer, plan, method, coefficients, kept
         self._estimate, self._launched = estimate, False
 
     def make(self) -> None:
@@ -85,30 +88,32 @@ class Launches:
                 launch_all(*self._what)
 
 
-def launch_all(optimizer: Any, plan: StepPlan, method: Fused, coefficients: Sequence[float]) -> None:
-    """theta and state ← one step along the sum of coefficients times directions, by the fused kernels."""
+def launch_all(
+    optimizer: Any, plan: StepPlan, method: Fused, coefficients: Sequence[float], kept: Kept | None = None
+) -> None:
+    """theta and state ← one step by the fused kernels: along the sum of coefficients times directions, or as kept."""
     from helene.kernels import launch
 
-    direction, hypers, sent = optimizer.direction(plan), method.rows(plan), set()
-    drawn = factors(optimizer, plan)
+    hypers, sent, drawn = method.rows(plan), set(), factors(optimizer, plan)
+    signs = kept is None and optimizer.direction(plan).signs
     weights = () if drawn is None and len(coefficients) == 1 else coefficients
+    slope = coefficients[0] if coefficients else 0.0
     controls: dict[tuple[torch.device, int, int], Control] = _controls.setdefault(optimizer, {})
-    for tiles in tables(optimizer, plan):
+    for tiles in tables(optimizer, plan, kept):
         place = tiles.base.device, len(hypers), len(weights)
         control = controls.get(place)
         if control is None:
             control = controls[place] = Control(*place)
         if place not in sent:
             sent.add(place)
-            key = direction.seed, direction.step, direction.draw
-            control.send(key, 0.0, (coefficients[0], 1.0, 0.0), hypers, weights)
+            control.send((plan.seed, plan.step, 0), 0.0, (slope, 1.0, 0.0), hypers, weights)
         low_rank = None
         if drawn is not None:
             numbers = drawn.numbers(tiles.base.device)
             low_rank = launch.LowRank(numbers, drawn.rank, drawn.scale)
         several = control.weights if weights else None
         step = control.key, control.values, control.hypers
-        launch.update(tiles, method.code, *step, several, low_rank, signs=direction.signs)
+        launch.update(tiles, method.code, *step, several, low_rank, signs=signs)
 
 
 def factors(optimizer: Any, plan: StepPlan) -> Factors | None:
@@ -116,8 +121,8 @@ def factors(optimizer: Any, plan: StepPlan) -> Factors | None:
     return optimizer.factors(plan) if plan.probing.is_low_rank else None
 
 
-def pieces(optimizer: Any, plan: StepPlan) -> list[Piece]:
-    """Each trained parameter with its state, which is allocated if need be."""
+def pieces(optimizer: Any, plan: StepPlan, kept: Kept | None = None) -> list[Piece]:
+    """Each trained parameter with its state, which is allocated if need be, and the gradient that is kept."""
     made, drawn = [], factors(optimizer, plan)
     for index, target in enumerate(optimizer.targets):
         rule, way = plan.rules[target.layer], plan.storage[target.layer]
@@ -125,26 +130,27 @@ def pieces(optimizer: Any, plan: StepPlan) -> list[Piece]:
         state = [tensor for name in rule.kept for tensor in (held[name], held.get(f"{name}_scale", held[name]))]
         stochastic = way.rounding == "stochastic" and target.tensor.dtype != torch.float32
         start, columns = drawn.place(index) if drawn else (0, 0)
-        made.append(Piece(target.tensor.detach(), target.id, start, target.layer, tuple(state), stochastic, columns))
+        place = target.id, start, target.layer, tuple(state), stochastic, columns
+        made.append(Piece(target.tensor.detach(), *place, kept[index] if kept else None))
     return made
 
 
-def tables(optimizer: Any, plan: StepPlan) -> list[Tiles]:
+def tables(optimizer: Any, plan: StepPlan, kept: Kept | None = None) -> list[Tiles]:
     """A table for each kind of parameter and state, kept until a tensor moves or is rounded otherwise.
 
     Directions of low rank are part of it: others have other places.
     """
-    held: tuple[Any, list[Tiles]] | None = _kept.get(optimizer)
-    if held is None or held[0] != _made_of(optimizer, plan):  # the tables hold their tensors, no address comes again
-        made = tables_of(pieces(optimizer, plan))
-        held = _kept[optimizer] = _made_of(optimizer, plan), made
+    held: tuple[Any, list[Tiles]] | None = _tables.get(optimizer)
+    if held is None or held[0] != _made_of(optimizer, plan, kept):  # tables hold their tensors, no address comes again
+        made = tables_of(pieces(optimizer, plan, kept))
+        held = _tables[optimizer] = _made_of(optimizer, plan, kept), made
     return held[1]
 
 
-def _made_of(optimizer: Any, plan: StepPlan) -> Any:
+def _made_of(optimizer: Any, plan: StepPlan, kept: Kept | None) -> Any:
     """What tables follow from."""
     tensors = [target.tensor for target in optimizer.targets]
-    addresses = [tensor.data_ptr() for tensor in tensors]
+    addresses = [tensor.data_ptr() for tensor in (*tensors, *(kept or ()))]
     if any(rule.kept for rule in plan.rules):
         addresses += [t.data_ptr() for tensor in tensors for t in optimizer.state[tensor].values()]
     return plan.storage, [rule.kept for rule in plan.rules], addresses, factors(optimizer, plan)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from helene import functional
+from helene.evaluation.curvature import Kept
 from helene.evaluation.directions import Target
 from helene.kernels.codes import (
     ADAM,
@@ -125,13 +126,16 @@ def unfit(targets: Sequence[Target]) -> str:
     return ""
 
 
-def of_plan(plan: StepPlan) -> Fused | str:
-    """The fused update of a step whose parameters the kernels can move, or the reason why there is none."""
+def of_plan(plan: StepPlan, kept: Kept | None = None) -> Fused | str:
+    """The fused update of a step whose parameters the kernels can move, or the reason why there is none.
+
+    A gradient that is `kept` in memory is what they move along.
+    """
     rule = plan.rules[0]
     if type(rule) not in _FUSED:
         return f"{type(rule).__name__} has no fused update"
     drawn = plan.probing.is_dense or plan.probing.is_low_rank
-    if not drawn or not plan.measurement.sums_directions:
+    if kept is None and not (drawn and plan.measurement.sums_directions):
         return "a step is not along directions of normals or signs for the whole model, nor along some of low rank"
     if plan.source is not None and not plan.source.of_step:
         return f"the curvature source {plan.source.name!r} is evaluated apart"
