@@ -13,9 +13,8 @@ from helene.noise.keys import MASK
 # Elements a program, without and with state, the fastest on an H100; multiples of `helene.rules.precision.BLOCK`.
 TILE, STATE_TILE = 2048, 1024
 SPAN, BLOCK_SPAN = 32, 64  # fours of a row in a tile of several rows; the second holds whole blocks of 8-bit state
-NUM_FIELDS = (
-    13  # of a row: theta, out or gradient, first tile, numel, id low, id high, group, four of state, columns, width
-)
+# Of a row: theta, out or gradient, first tile, numel, id low, id high, group, four of state, columns, width.
+NUM_FIELDS = 13
 
 
 class Piece(NamedTuple):
