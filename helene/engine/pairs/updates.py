@@ -126,6 +126,10 @@ class Updates:
         if self._optimizer.trajectory is not None or plan.step % HISTORY == 0:
             self.flush()
 
+    def follow(self, before: Updates) -> None:
+        """Take over what has not been told yet of steps before the model or the optimizer changed."""
+        self._broken.copy_(before._broken)
+
     def settle(self) -> None:
         """Bring the optimizer's statistics and trajectory up to date."""
         if not self._pending:

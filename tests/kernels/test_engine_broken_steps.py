@@ -1,4 +1,4 @@
-"""Ranks whose batches differ in shape: one replays a step where another makes its first of a shape."""
+"""When the device's word of a loss that is not finite is told; ranks whose batches differ in shape, beside others."""
 
 from __future__ import annotations
 
@@ -38,21 +38,36 @@ def test_all_stop_at_the_same_step(broken: int, new: int, monkeypatch: pytest.Mo
     """The next at which all look, whether it, or that of the loss, is the first of a shape or replayed."""
     monkeypatch.setattr(updates, "HISTORY", 4)
     monkeypatch.setattr(engine, "Ranks", _OfTwo)
+    made, steps = _engine(broken, monkeypatch)
+    with pytest.raises(FloatingPointError, match=f"a loss of step {broken} was not finite"):
+        steps(9, new)
+    assert made.optimizer.steps_made == 4 * -(-broken // 4)
+
+
+def test_a_model_that_changes_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, steps = _engine(3, monkeypatch)
+    steps(3)
+    made.model.weight.data = made.model.weight.data.clone()
+    steps(5)
+    with pytest.raises(FloatingPointError, match="a loss of step 3 was not finite"):
+        made.flush()
+
+
+def _engine(broken: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, Any]:
+    """An engine, and what makes its steps up to one, of which one may have a batch of another shape."""
     monkeypatch.setenv("HELENE_KERNELS", "triton")
     torch.manual_seed(0)
-    model, now = torch.nn.Linear(4, 1), [0]
+    model = torch.nn.Linear(4, 1)
     optimizer = MeZO(model.named_parameters(), lr=1e-4, seed=1)
 
     def loss(model: Any, batch: torch.Tensor) -> torch.Tensor:
-        return model(batch).square().mean() * (torch.nan if now[0] == broken else 1.0)
+        return model(batch).square().mean() * (torch.nan if optimizer.steps_made + 1 == broken else 1.0)
 
-    def steps() -> None:
-        for now[0] in range(1, 10):
-            made.step(torch.ones(3 if now[0] == new else 2, 4))
+    def steps(last: int, new: int = 0) -> None:
+        while (step := optimizer.steps_made + 1) <= last:
+            made.step(torch.ones(3 if step == new else 2, 4))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = Engine(model, optimizer, loss, capture="repeat")
-        with pytest.raises(FloatingPointError, match=f"a loss of step {broken} was not finite"):
-            steps()
-    assert optimizer.steps_made == now[0] == 4 * -(-broken // 4)
+    return made, steps
