@@ -269,6 +269,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if ranks.started() > 1 and arguments.cards * arguments.per_card > 1:
         parser.error("--cards and --per-card make runs side by side; leave them out under torch.distributed.run")
+    if ranks.started() > 1 and ":" in arguments.device:
+        parser.error(f"--device {arguments.device} is one card for all ranks; --device cuda gives each its own")
     return arguments
 
 

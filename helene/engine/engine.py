@@ -192,6 +192,7 @@ class Engine:
         if self._steps.changed(plan):
             updates.settle()
             self._look(plan)
+            self._shared.updates.follow(updates)
         self.ranks.check_at(self.optimizer, plan)
         batch = batches.plain(batch)
         if self._buckets:

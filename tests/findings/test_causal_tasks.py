@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from statistics import fmean
 
+from helene.lab.runs.records import read_jsonl
 from llm_bench.report.cell_numbers import Numbers, numbers
 from llm_bench.report.compare import lead
 from llm_bench.runs.config import UNTRAINED
-from tests.findings.committed import accuracies, full_runs, share_above_floor, words
+from llm_bench.tasks import get_task
+from tests.findings.committed import LLM, accuracies, full_runs, share_above_floor, words
 from tools import all_tasks, learned
 
 PAGE = "docs/findings/tasks.md"
@@ -50,6 +53,7 @@ def test_who_learns_and_who_does_as_mezo():
         assert lead(of_method("wsc", method), of_method("wsc", "helene")).sure
         assert not lead(of_method("wsc", method), bias, fixed=(False, True)).sure
     corrected = of_method("wsc", "helene-corrected")
+    assert "h corrected for its bias is between MeZO and Algorithm 1, and differs from neither" in words(PAGE)
     assert of_method("wsc", "helene").mean < corrected.mean < of_method("wsc", "mezo").mean
     for other in ("mezo", "helene"):
         assert not lead(corrected, of_method("wsc", other)).sure
@@ -59,6 +63,18 @@ def test_who_learns_and_who_does_as_mezo():
         assert not found
     above = [fmean(accuracies("all/causal-rte", m)) - 0.527 for m in rows["RTE"].results]
     assert max(above) < 2 * 0.030, "nor above always the larger class"
+
+
+def test_the_setup():
+    """Which prompts were cut, and how many runs shared a card."""
+    rows = {row.task: f"all/causal-{row.task.lower()}" for row in all_tasks.of_kind(learned.rows(), "causal")}
+    cut = {t: {r.result["method"]["share_cut"] for r in full_runs(path, "icl", "test")} for t, path in rows.items()}
+    assert {task for task, shares in cut.items() if shares != {0.0}} == {"CB", "SQuAD", "BoolQ", "RTE"}
+    assert "In context means cut to 2,048 tokens on CB, SQuAD, BoolQ and RTE." in words(PAGE)
+    assert {get_task(task.lower(), "causal").max_length for task in rows} == {2048}
+    commands = [r.provenance["command"] for path in rows.values() for r in read_jsonl(LLM / "rows" / f"{path}.jsonl")]
+    assert max(int(n) for c in commands for n in re.findall(r"--sharing (\d+)", c)) == 7
+    assert "up to seven runs shared a card" in words(PAGE)
 
 
 def test_standard_errors():
@@ -82,8 +98,8 @@ def test_cb():
     assert not lead(of_method("cb", "zo-sgd-mmt"), mezo).sure, "Momentum changes nothing beyond noise"
     assert not lead(of_method("cb", "zo-adam"), mezo).sure, "as ZO-Adam does"
     assert lead(mezo, of_method("cb", "helene")).sure
-    told = f"{tie.points / 100:.3f} ± {(tie.high - tie.low) / 200:.3f} (95 %). HELENE's memory is"
-    assert f"difference of their means is {told} {backprop.bytes / mezo.bytes:.1f} times MeZO's" in page
+    told = f"differ by {tie.points / 100:.3f} ± {(tie.high - tie.low) / 200:.3f} (95 %). Its memory is"
+    assert f"h by backpropagation and of MeZO {told} {backprop.bytes / mezo.bytes:.1f} times MeZO's" in page
     assert max(r.result["dev"]["metric"] for r in full_runs("all/causal-cb", "helene", "tune")) == 0.36
     tests = {m: full_runs("all/causal-cb", m, "test") for m in ("mezo", "helene-backprop", "zo-adam")}
     spans = {m: [r.result["target"]["forwards"] for r in of] for m, of in tests.items()}

@@ -64,6 +64,7 @@ def test_what_is_beyond_noise():
             other |= {(task, method)} if lead(of_method, mezo).sure else set()
     assert above == {("trec", method) for method in ("mezo", *LIKE_MEZO, "ft-adam", "linear-probe", "bias-only")}
     assert other == {("trec", "helene"), ("trec", "helene-corrected"), ("trec", "bias-only")}
+    assert "differs from MeZO beyond noise but those two forms of HELENE and one bias a class, on TREC." in words(PAGE)
     assert not lead(of("trec", "mezo"), of("trec", "linear-probe")).sure, "as far as linear probing"
 
 

@@ -27,7 +27,6 @@ from engine_models import TiedModel, batch_of, loss
 from helene import GroupedMeZO, Helene, MeZO, ZOConservative, ZOSign
 from helene.engine import Engine, sharded
 from helene.engine.groups import GroupEngine
-from helene.engine.pairs import updates
 
 ROWS, STEPS = 4, 4
 SHARDED: list[Any] = [
@@ -284,18 +283,6 @@ def test_ranks_that_differ_are_told_how(found: dict[tuple[int, str], Any], rank:
 def test_no_rank_stops_at_what_others_may_not_know_yet(found: dict[tuple[int, str], Any], rank: int) -> None:
     """They would wait for its losses, or take the next numbers that it exchanges for them."""
     assert found[rank, "heard by one"] == ["", ""]
-
-
-@pytest.mark.parametrize("settled", [0, 3])
-def test_ranks_look_for_a_broken_step_at_the_same_ones(settled: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever shapes their batches have: the first step of one, which is not replayed, settles those before it."""
-    monkeypatch.setattr(updates, "HISTORY", 4)
-    engine, looked = _engine(_model()), []
-    of_device, plan = engine._shared.updates, engine.optimizer.foresee()
-    monkeypatch.setattr(of_device, "flush", lambda: looked.append(of_device._pending[-1].step) or of_device.settle())
-    for step in range(1, 10):
-        of_device.settle() if step == settled else of_device.replayed(plan._replace(step=step))
-    assert looked == [4, 8]
 
 
 @pytest.mark.parametrize("how", ["dies", "sleeps"])

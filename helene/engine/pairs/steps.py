@@ -105,8 +105,9 @@ class Steps:
                 made = self._replay(shape, plan, missing, of_source)
         else:
             self._updates.settle()
-            made = self._eager(shape, plan, of_source)
+            made = self._eager(shape, plan, missing, of_source)
             self._model_watch.look()
+            self._updates.look_at(plan)
         shape.steps += 1
         self._optimizer.last_loss = made.loss
         return made
@@ -124,9 +125,20 @@ class Steps:
             shape.static.fill(layout)
         return shape
 
-    def _eager(self, shape: BatchStep, plan: StepPlan, of_source: Closure) -> Made:
+    def _eager(self, shape: BatchStep, plan: StepPlan, missing: str, of_source: Closure) -> Made:
         buffers = BufferWatch(self._shared.model) if self._is_first else None
-        measured = self._measure(plan, of_source, lambda first: torch.stack(shape.pair(first and not shape.steps)))
+        seen, why = list[Tensor](), self._no_graph or shape.no_graph or "first step of this batch shape"
+
+        def run(first: bool) -> Tensor:
+            seen.append(torch.stack(shape.pair(first and not shape.steps)))
+            return seen[-1]
+
+        try:
+            measured = self._measure(plan, of_source, run)
+        except FloatingPointError:
+            if missing or self._no_graph or self._ranks.size == 1:
+                raise
+            measured = Measured([], seen[0].mean() / self._ranks.size)  # where others replay, it comes later
         if not shape.steps and torch.finfo(measured.loss.dtype).bits == 16:
             warnings.warn(COARSE.format(str(measured.loss.dtype).removeprefix("torch.")), stacklevel=5)
         if buffers is not None:
@@ -135,8 +147,11 @@ class Steps:
                 self._tell(told)
         if shape.losses is None:
             shape.losses = measured.loss.new_empty(2)
-        self._optimizer.finish(plan, measured)
-        return Made(measured.loss, "eager", self._no_graph or shape.no_graph or "first step of this batch shape")
+        if measured.scalars:
+            self._optimizer.finish(plan, measured)
+        else:
+            self._updates.refused(plan)
+        return Made(measured.loss, "eager", why)
 
     def _replay(self, shape: BatchStep, plan: StepPlan, missing: str, of_source: Closure) -> Made:
         if missing:
@@ -145,6 +160,7 @@ class Steps:
             finally:
                 self._updates.settle()
             self._optimizer.finish(plan, measured)
+            self._updates.look_at(plan)
             return Made(measured.loss, "graph", f"the update runs outside of the graph: {missing}")
         losses = self._replayed(shape)
         self._ranks.add(losses)

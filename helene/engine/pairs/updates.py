@@ -104,9 +104,31 @@ class Updates:
         for group in self._optimizer.param_groups:
             group["step"] = plan.step
         self._pending.append(plan)
-        # Not by their number: steps of new shapes settle, and ranks that have other shapes must stop at one step.
+        self.look_at(plan)
+
+    def refused(self, plan: StepPlan) -> None:
+        """Take a step whose losses the host has found not to be finite for one of the device's, which moves nothing.
+
+        Raises:
+            FloatingPointError: As `replayed`.
+        """
+        self._slopes[plan.step % HISTORY] = math.nan
+        if not self._broken:
+            self._broken.fill_(plan.step)
+        self.replayed(plan)
+
+    def look_at(self, plan: StepPlan) -> None:
+        """Flush where ranks do so after a step, however each has made it: they have to stop at the same one.
+
+        Raises:
+            FloatingPointError: As `replayed`.
+        """
         if self._optimizer.trajectory is not None or plan.step % HISTORY == 0:
             self.flush()
+
+    def follow(self, before: Updates) -> None:
+        """Take over what has not been told yet of steps before the model or the optimizer changed."""
+        self._broken.copy_(before._broken)
 
     def settle(self) -> None:
         """Bring the optimizer's statistics and trajectory up to date."""
@@ -122,8 +144,7 @@ class Updates:
         """Settle, wait, and raise FloatingPointError if a loss was not finite."""
         self.settle()
         self._asked = None
-        if self._on_gpu:
-            self._refuse(int(self._broken.item()))
+        self._refuse(int(self._broken.item()))
 
     def raise_if_broken(self) -> None:
         """Raise FloatingPointError if a loss is known not to have been finite; waits for nothing."""

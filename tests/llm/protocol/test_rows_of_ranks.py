@@ -156,6 +156,10 @@ def test_presets_are_for_as_many_ranks_as_there_are(call, tmp_path, capsys, monk
     assert on_two_ranks(call("two", "alone/causal/sst2/mezo"), tmp_path) == [1, 0]
     assert "the run is for ranks=1, here are 2; start it by" in (tmp_path / "rank-0").read_text()
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(SystemExit):
-        gpu_rows.main(call("two", "shared/causal/sst2/mezo", more=["--cards", "2"]))
-    assert "leave them out under torch.distributed.run" in capsys.readouterr().err
+    for more, said in (
+        (["--cards", "2"], "leave them out under torch.distributed.run"),
+        (["--device", "cuda:0"], "is one card for all ranks; --device cuda gives each its own"),
+    ):
+        with pytest.raises(SystemExit):
+            gpu_rows.main(call("two", "shared/causal/sst2/mezo", more=more))
+        assert said in capsys.readouterr().err
