@@ -226,13 +226,13 @@ def table_of(files: Iterable[Path], say: Callable[[str], object] = warnings.warn
     """The tables of exported records, a line a method and a line a grid; each record is taken once.
 
     Args:
-        files: Of the records.
+        files: Of the records, in any order.
         say: Told of the tuning runs that are left out.
 
     Raises:
         ValueError: If none of them is a tuning run with a dev loss.
     """
-    places = list(files)
+    places = sorted(files)
     records = read_once(places)
     for why, count in Counter(lacks(r) for r in records if r.config.get("role") == "tune").items():
         if why:

@@ -7,6 +7,7 @@ import math
 from statistics import fmean, median
 
 from helene.lab.runs.records import read_jsonl
+from helene.lab.runs.store import Record
 from helene.steps.gradient_noise import divisors, gain
 from llm_bench.protocol import speed
 from tests.findings.committed import LLM, full_runs, milliseconds, table, words
@@ -20,26 +21,55 @@ GROUPS = {
 }
 
 
-def grouped_rows(task: str, kind: str = "causal") -> list[list[str]]:
-    """The table of a task on the page on groups: what each method's test runs came to."""
-    rows = []
+def three_tests(preset: str, method: str, task: str = "causal-sst2") -> list[Record]:
+    runs = full_runs(f"{preset}/{task}", method, "test")
+    return runs if len(runs) == 3 else []
+
+
+def milliseconds_of(runs: list[Record]) -> list[float]:
+    """Of a step, the first 50 left out."""
+    curves = [run.result["curve"]["training_seconds"] for run in runs]
+    return [1e3 * (seconds[-1] - seconds[1]) / (runs[0].config["steps"] - 50) for seconds in curves]
+
+
+def lr_of(runs: list[Record]) -> str:
+    (lr,) = {run.config["lr"] for run in runs}
+    return f"{lr:.1e}".replace(".0e", "e").replace("e-0", "e-")
+
+
+def listed(runs: list[Record], what: str, form: str) -> str:
+    return ", ".join(format(run.result["target"][what], form) for run in runs)
+
+
+def steps_of(runs: list[Record]) -> list[float]:
+    return [run.result["target"]["steps"] for run in runs]
+
+
+def shares(some: list[Record], others: list[Record], what: str) -> list[float]:
+    """Of what others spend until the target, seed by seed."""
+    return [a.result["target"][what] / b.result["target"][what] for a, b in zip(some, others, strict=True)]
+
+
+def scores(runs: list[Record]) -> str:
+    return ", ".join(f"{run.result['test']['metric']:.3f}" for run in runs)
+
+
+def grouped_rows(task: str) -> list[list[str]]:
+    """The table of a task on the page on groups: what test runs came to; † marks those of an earlier commit."""
+    rows, (latest,) = [], {run.provenance["commit"] for run in three_tests("groups", "mezo")}
     for method, label in GROUPS.items():
-        runs = [r for r in read_jsonl(LLM / "rows" / f"groups/{kind}-{task}.jsonl") if r.config["method"] == method]
-        tests = sorted((r for r in runs if r.config["role"] == "test"), key=lambda r: r.config["seed"])
-        if len(tests) == 3:
-            targets = [r.result["target"] for r in tests]
-            curves = [r.result["curve"]["training_seconds"] for r in runs if r.result["status"] != "diverged"]
-            steps_after = tests[0].config["steps"] - tests[0].config["eval_every"]
-            a_step = [1e3 * (seconds[-1] - seconds[1]) / steps_after for seconds in curves]
-            alone = all(speed.had_the_card_alone(r) for r in runs)
+        if tests := three_tests("groups", method, task):
+            alone = all(speed.had_the_card_alone(run) for run in tests)
+            other = alone and {run.provenance["commit"] for run in tests} != {latest}
+            ms = milliseconds_of(tests)
             rows.append(
                 [
-                    label,
-                    f"{tests[0].config['lr']:.1e}".replace(".0e", "e").replace("e-0", "e-"),
-                    ", ".join(f"{target['steps']:,.0f}" for target in targets),
-                    ", ".join(f"{target['training_seconds']:.1f}" for target in targets) if alone else "",
-                    f"{min(a_step):.1f} to {max(a_step):.1f}" if alone else "",
-                    ", ".join(f"{r.result['test']['metric']:.3f}" for r in tests),
+                    label + " †" * other,
+                    lr_of(tests),
+                    listed(tests, "steps", ",.0f"),
+                    listed(tests, "training_seconds", ".1f") if alone else "",
+                    f"{min(ms):.1f} to {max(ms):.1f}" if alone else "",
+                    scores(tests),
                     f"{max(r.result['peak_bytes']['step'] for r in tests) / 1e9:.1f}",
                 ]
             )
@@ -50,21 +80,21 @@ def test_the_page_on_groups():
     """Each method's row on each task, what the first sentence says of them, and the gains of theory."""
     page = "docs/findings/groups.md"
     text = words(page)
-    for task, head in (("sst2", "| SST-2, target"), ("cb", "| CB, target")):
+    for task, head in (("causal-sst2", "| SST-2, target"), ("causal-cb", "| CB, target")):
         assert table(page, head)[1:] == grouped_rows(task)
-    trec = grouped_rows("trec", "masked")
+    trec = grouped_rows("masked-trec")
     assert table(page, "| TREC, target")[1:] == [[*row[:3], *row[5:]] for row in trec if not any(row[3:5])]
-    for task, kind in (("cb", "causal"), ("trec", "masked"), ("sst2", "causal")):
-        rows = {row[0]: row for row in grouped_rows(task, kind)}
-        mezo, adam = (list(map(float, rows[name][2].split(", "))) for name in ("MeZO", "ZO-Adam"))
-        assert all(a > b or (task == "cb" and a == b) for a, b in zip(adam, mezo, strict=True)), "ZO-Adam takes more"
-    ours = list(map(float, rows["16 groups"][2].split(", ")))
-    assert f"take a median of {median(ours):.0f} steps where MeZO takes {median(mezo):.0f}" in text
-    assert (
-        "take {:.2f}, {:.2f} and {:.2f} times MeZO's steps".format(*(a / b for a, b in zip(ours, mezo, strict=True)))
-        in text
-    )
-    slower = [fmean(map(float, rows[name][4].split(" to "))) for name in ("16 groups", "MeZO")]
+    ours, mezo = (three_tests("groups", method) for method in ("mezo-grouped-16", "mezo"))
+    made = {how["mode"] for run in ours for how in run.result["steps_made"] if how["mode"] != "plain"}
+    assert made == {"graph of the doubled batch"}
+    for task in ("causal-sst2", "causal-cb", "masked-trec"):
+        spent = [steps_of(three_tests("groups", method, task)) for method in ("mezo", "zo-adam")]
+        more = [b > a or (task == "causal-cb" and a == b) for a, b in zip(*spent, strict=True)]
+        assert all(more), "ZO-Adam takes more of them than MeZO with each seed"
+    assert f"take a median of {median(steps_of(ours)):.0f} steps where MeZO takes {median(steps_of(mezo)):.0f}" in text
+    told = "take {:.2f}, {:.2f} and {:.2f} times MeZO's steps and {:.2f}, {:.2f} and {:.2f} times its seconds"
+    assert told.format(*shares(ours, mezo, "steps"), *shares(ours, mezo, "training_seconds")) in text
+    slower = [fmean(milliseconds_of(runs)) for runs in (ours, mezo)]
     assert f"takes {slower[0] / slower[1]:.1f} times as long" in text
     alone = [r for r in read_jsonl(LLM / "engine/h200-alone.jsonl") if r.config["length"] == 64]
     steps = {r.config["contestant"]: r.result for r in alone}
@@ -86,6 +116,36 @@ def test_the_page_on_groups():
     assert f"the forward alone is {1e3 * profiles[64]['parts']['forward'] / floor:.1f} times" in text
     noise, gains = table(page, "| B = G = 16")
     assert gains[1:] == [f"{gain(16, 16, float(nu)):.1f}" for nu in noise[1:]]
+
+
+def test_two_cards():
+    """The same batch a card; each seed beside its own on one card, and what the formula says of them."""
+    page, rows, found = "docs/findings/groups.md", [], {}
+    for label, method, preset, cards in (
+        ("MeZO", "mezo", "groups", "1"),
+        ("MeZO", "mezo", "groups-2x16", "2"),
+        ("16 groups", "mezo-grouped-16", "groups", "1"),
+        ("32 groups", "mezo-grouped-32", "groups-2x16", "2"),
+    ):
+        found[label, cards] = runs = three_tests(preset, method)
+        assert str(runs[0].config.get("ranks", 1)) == cards
+        ms = milliseconds_of(runs)
+        what = [label, cards, str(runs[0].config["batch_size"]), lr_of(runs), listed(runs, "steps", ",.0f")]
+        what += [listed(runs, "training_seconds", ".1f"), f"{min(ms):.1f} to {max(ms):.1f}", scores(runs)]
+        rows.append(what)
+    assert table(page, "| SST-2, 16 examples a card | cards")[1:] == rows
+    assert len({run.provenance["commit"] for runs in found.values() for run in runs}) == 1
+    (mezo, mezos), (ours, ours_of_two) = (
+        [found[label, cards] for label, cards in pair]
+        for pair in ([("MeZO", "1"), ("MeZO", "2")], [("16 groups", "1"), ("32 groups", "2")])
+    )
+    noise, text = math.floor(median(least_noise())), words(page)
+    told = "MeZO takes {:.2f}, {:.2f} and {:.2f} of its steps on one card, 32 groups {:.2f}, {:.2f} and {:.2f} of those"
+    assert told.format(*shares(mezos, mezo, "steps"), *shares(ours_of_two, ours, "steps")) in text
+    told = "32 groups take {:.2f}, {:.2f} and {:.2f} of MeZO's seconds on as many cards"
+    assert told.format(*shares(ours_of_two, mezos, "training_seconds")) in text
+    expected = (1 + noise / 32) / (1 + noise / 16), (1 / 32 + noise / 32) / (1 / 16 + noise / 16)
+    assert "the formula says {:.2f} and {:.2f}".format(*expected) in text
 
 
 def least_noise() -> list[float]:
@@ -159,9 +219,7 @@ def test_mezos_batch_size():
         examples = [batch * r.result["target"]["steps"] for r in tests]
         seen[name, batch] = examples
         told = ", ".join("not reached" if math.isinf(n) else f"{n:,.0f}" for n in examples)
-        lr = f"{tests[0].config['lr']:.1e}".replace(".0e", "e").replace("e-0", "e-")
-        accuracy = ", ".join(f"{r.result['test']['metric']:.3f}" for r in tests)
-        rows.append([name, str(batch), lr, told, accuracy])
+        rows.append([name, str(batch), lr_of(tests), told, scores(tests)])
         assert {r.config["steps"] * batch for r in tests} == {16_000}
     page = "docs/findings/groups.md"
     assert table(page, "| SST-2 | batch | lr |")[1:] == rows

@@ -146,7 +146,7 @@ def test_who_leads_by_tuning():
 def test_the_table_of_step_sizes():
     """That of all committed rows."""
     page = (ROOT / "docs" / "findings" / "step_sizes.md").read_text(encoding="utf-8")
-    table_now = sensitivity.table_of(sorted((LLM / "rows").glob("*/*.jsonl")))
+    table_now = sensitivity.table_of(sorted((LLM / "rows").glob("*/*.jsonl"), reverse=True))
     told = "run: helene llm sensitivity llm_bench/records/rows/*/*.jsonl --write docs/findings/step_sizes.md"
     assert page == put_between_marks(page, sensitivity.MARKS, table_now), told
 
