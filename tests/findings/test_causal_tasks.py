@@ -34,7 +34,7 @@ def test_who_learns_and_who_does_as_mezo():
     mezo = sorted(task for task, row in rows.items() if row.learned("mezo"))
     none = [task for task, row in rows.items() if not any(row.learned(m) for m in trained) and task != "WSC"]
     assert (
-        f"MeZO learns {' and '.join(mezo)}. No method that tunes the model learns WiC, COPA, RTE and BoolQ;"
+        f"MeZO learns {' and '.join(mezo)}. No method tested that tunes the model learns WiC, COPA, RTE and BoolQ;"
         in words(PAGE)
     )
     assert sorted(none) == ["BoolQ", "COPA", "RTE", "WiC"]
@@ -70,7 +70,7 @@ def test_the_setup():
     rows = {row.task: f"all/causal-{row.task.lower()}" for row in all_tasks.of_kind(learned.rows(), "causal")}
     cut = {t: {r.result["method"]["share_cut"] for r in full_runs(path, "icl", "test")} for t, path in rows.items()}
     assert {task for task, shares in cut.items() if shares != {0.0}} == {"CB", "SQuAD", "BoolQ", "RTE"}
-    assert "In context means cut to 2,048 tokens on CB, SQuAD, BoolQ and RTE." in words(PAGE)
+    assert "Prompts in context are cut to 2,048 tokens on CB, SQuAD, BoolQ and RTE." in words(PAGE)
     assert {get_task(task.lower(), "causal").max_length for task in rows} == {2048}
     for kind in ("causal", "masked"):
         runs = [run for path in LLM.glob(f"rows/all/{kind}-*.jsonl") for run in read_jsonl(path)]

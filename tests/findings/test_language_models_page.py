@@ -176,7 +176,7 @@ def test_what_the_papers_claims_come_to():
     assert rows[2] == f"the higher mean in {higher} of {of} pairs, beyond noise in none; MeZO beyond noise in {lost}"
     assert sure == "0"
     least, _, most = re.findall(r"([\d.]+) with \S+ state", said["MEM-3x"])
-    assert rows[3] == f"{least} to {most} times, by how its state is stored"
+    assert rows[3] == f"{least} to {most} times on OPT-1.3B's shape, by how its state is stored"
 
 
 def test_what_halving_would_choose():

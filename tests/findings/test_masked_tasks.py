@@ -95,6 +95,19 @@ def test_who_does_as_mezo_with_the_second_head(task: str):
         assert not lead(of(task, method, "second"), mezo).sure
 
 
+def test_two_more_heads_on_sst2():
+    """MeZO's lead over HELENE and over a bias."""
+    for file, sure in (("rows/small/masked-sst2", True), ("heads/small-sst2", False)):
+        tests = [r for r in read_jsonl(LLM / f"{file}.jsonl") if r.config["role"] == "test"]
+        mezo, helene, bias = (
+            numbers([r for r in tests if r.config["method"] == method]) for method in ("mezo", "helene", "bias-only")
+        )
+        assert mezo is not None
+        assert helene is not None
+        assert bias is not None
+        assert (lead(mezo, helene).sure, lead(mezo, bias).sure) == (sure, False)
+
+
 def test_heads_are_of_other_weights():
     prints = [{r.config["fingerprint"] for r in runs_of("sst2", "mezo", head)} for head in HEADS]
     assert len(set.union(*prints)) == len(prints)
