@@ -397,7 +397,7 @@ def test_a_capture_that_ends_with_an_error_is_given_up(error, monkeypatch):
     monkeypatch.setattr(recordings, "give_up", lambda graphs, _: given_up.extend(graphs))
     for name in ("CUDAGraph", "graph_pool_handle", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: object())
-    made = recordings.Recordings(torch.device("cpu"), True, 4)
+    made = recordings.Recordings(torch.device("cpu"), True, 4, nn.Module())
     made._refused = ""
     made.keep("key")
 
