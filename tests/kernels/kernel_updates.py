@@ -1,10 +1,11 @@
-"""A step's update by torch and by the fused kernels, from state that is already there."""
+"""A step's update by torch and by the fused kernels, from state that is already there, and the launches it takes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 
 from helene import SGD, Adam, AdamW, Lion, noise
@@ -67,6 +68,15 @@ def gradients_of(optimizer: Any, step: int) -> Kept:
         size = target.tensor.shape
         value = torch.randn(size, generator=generator) * 10.0 ** torch.randint(-3, 1, size, generator=generator)
         made.append(value.to(target.tensor))
+    return made
+
+
+def watch_launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The tables of updates by kernels, a launch each; it grows."""
+    from helene.kernels import launch
+
+    update, made = launch.update, list[Any]()
+    monkeypatch.setattr(launch, "update", lambda tiles, *a, **k: (made.append(tiles), update(tiles, *a, **k)))
     return made
 
 

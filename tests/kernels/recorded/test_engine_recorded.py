@@ -9,6 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from kernel_updates import watch_launches
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -83,12 +84,8 @@ def test_recorded_gradients_give_the_optimizers_steps(method, options, dtype):
 def launched(monkeypatch):
     """Updates are kernels, in the interpreter; the list grows by the tables of each launch."""
     pytest.importorskip("triton")
-    from helene.kernels import launch
-
     monkeypatch.setenv("HELENE_KERNELS", "triton")
-    update, made = launch.update, []
-    monkeypatch.setattr(launch, "update", lambda tiles, *a, **k: (made.append(tiles), update(tiles, *a, **k)))
-    return made
+    return watch_launches(monkeypatch)
 
 
 @pytest.mark.parametrize(
