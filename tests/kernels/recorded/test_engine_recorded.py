@@ -100,7 +100,10 @@ def launched(monkeypatch):
     ],
 )
 def test_replayed_gradients_move_by_kernels(method, options, dtype, launched):
-    """Also at steps that look at rounding; of the first batch of a shape the gradient may be anywhere."""
+    """Also at steps that look at rounding; of the first batch of a shape the gradient may be anywhere.
+
+    A root may be off in its last bit, and the interpreter cuts to bfloat16: a unit a step, most of which cancel.
+    """
     model, twin, engine, second = pair_of(method, GradientEngine, dtype, **options)
     found = []
     for step in range(1, 13):
@@ -150,9 +153,9 @@ def test_an_estimate_of_h_is_taken_in_ahead_of_the_kernel(launched):
         second.step(lambda batch=batch: loss(twin, batch))
     assert len(launched) == 5
     for a, b in zip(model.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+        assert torch.equal(a, b)
         h, other = (o.state[p]["curvature"] for o, p in ((engine.optimizer, a), (second, b)))
-        torch.testing.assert_close(h, other, rtol=1e-4, atol=1e-8)
+        assert torch.equal(h, other)
     assert h.any()
 
 
