@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helene import SGD, Adam, AdamW, Lion, noise
-from helene.evaluation.curvature import Kept
+from helene.evaluation.curvature import KeptGradient
 from helene.rules import storage
 from helene.steps import chunkwise
 from helene.steps.fused import launches, methods
@@ -61,9 +61,9 @@ def by_kernels(optimizer: Any, scalars: list[float]) -> None:
     optimizer.note(plan, scalars)
 
 
-def gradients_of(optimizer: Any, step: int) -> Kept:
+def gradients_of(optimizer: Any, step: int) -> KeptGradient:
     """A gradient of many sizes, the same for all optimizers of the same parameters."""
-    generator, made = torch.Generator().manual_seed(step), Kept()
+    generator, made = torch.Generator().manual_seed(step), KeptGradient()
     for target in optimizer.targets:
         size = target.tensor.shape
         value = torch.randn(size, generator=generator) * 10.0 ** torch.randint(-3, 1, size, generator=generator)
