@@ -12,7 +12,7 @@ from helene.inputs.files import write_text
 from helene.lab.runs.records import read_once
 from llm_bench.protocol.plan import choose
 from llm_bench.report.compare import TASKS
-from llm_bench.report.marks import put_between_marks
+from llm_bench.report.page_tables import markdown_table, put_between_marks
 from llm_bench.tasks import get_task
 from llm_bench.tasks.task import Kind
 from tools import learned
@@ -43,17 +43,17 @@ def of_kind(found: Sequence[Row], kind: Kind) -> list[Row]:
 
 def table(rows: Sequence[Row]) -> str:
     """A line a method, a column a task: the mean over seeds and their range. Empty where it is open."""
-    lines = [f"| test accuracy | {' | '.join(row.task for row in rows)} |", f"|{' --- |' * (len(rows) + 1)}"]
-    for method, label in METHODS.items():
-        cells = ["" if (cell := learned.cell(row, method)) == "not run" else cell for row in rows]
-        if any(method in row.results for row in rows):
-            lines.append(f"| {' | '.join([label, *cells])} |")
-    return "\n".join(lines)
+    lines = [
+        [label, *(learned.cell(row, method, missing="") for row in rows)]
+        for method, label in METHODS.items()
+        if any(method in row.results for row in rows)
+    ]
+    return markdown_table(["test accuracy", *(row.task for row in rows)], lines)
 
 
 def open_cells() -> str:
     """Methods whose step sizes were tried on a task of which no test run is there."""
-    lines = ["| task | method | step sizes tried | best on dev |", "| --- | --- | --- | --- |"]
+    lines = []
     for path in sorted((ROWS / "all").glob("*.jsonl")):
         kind, _, task = path.stem.partition("-")
         runs = list(read_once([path]))
@@ -65,8 +65,8 @@ def open_cells() -> str:
             dev = next(run.result["dev"] for run in tried if run.config["lr"] == choose(tried).lr)
             best = f"loss {dev['loss']:.3f}" if get_task(task, kind).generates else f"{dev['metric']:.3f}"
             named = f"{TASKS[task]} (masked)" if kind == "masked" else TASKS[task]
-            lines.append(f"| {named} | {label} | {len(tried)} | {best} |")
-    return "\n".join(lines)
+            lines.append([named, label, str(len(tried)), best])
+    return markdown_table(["task", "method", "step sizes tried", "best on dev"], lines)
 
 
 def placed(page: str) -> str:

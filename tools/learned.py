@@ -18,7 +18,7 @@ from llm_bench.protocol.plan import Cell, test_seeds
 from llm_bench.protocol.presets import SECOND_MODEL, get_preset
 from llm_bench.report.cell_numbers import OF_A_MEAN, OF_A_TABLE, Numbers, check_alike, has_metric
 from llm_bench.report.compare import CONTROLS, TASKS, Duel, decidable, duels
-from llm_bench.report.marks import put_between_marks
+from llm_bench.report.page_tables import markdown_table, put_between_marks
 from llm_bench.runs.config import UNTRAINED, RunConfig
 from llm_bench.runs.untrained import unsupported
 from llm_bench.tasks.task import Kind
@@ -123,13 +123,13 @@ def shown(values: Sequence[float], seeds: int = 1) -> str:
     return (mean if low == high else f"{mean} ({low}–{high})") + few
 
 
-def cell(row: Row, method: str) -> str:
-    """What a method came to, or that it was not or cannot be run."""
+def cell(row: Row, method: str, missing: str = "not run") -> str:
+    """What a method came to, or that it is missing or cannot be run."""
     task = Path(row.file).stem.removeprefix(f"{row.kind}-")
     if values := row.results.get(method):
         return shown(values, len(test_seeds(get_preset(row.preset), Cell(row.kind, task, method, "full"))))
     cannot = method in UNTRAINED and unsupported(RunConfig(row.model, row.kind, task, method))
-    return "cannot be run" if cannot else "not run"
+    return "cannot be run" if cannot else missing
 
 
 def table(found: Sequence[Row]) -> str:
@@ -137,14 +137,14 @@ def table(found: Sequence[Row]) -> str:
     trained = sorted((row for row in found if row.steps), key=lambda row: not any(map(row.learned, BOTH)))
     methods = [name for name in COLUMNS if any(name in row.results for row in trained)]
     head = ["task, model, steps", *(COLUMNS[name] for name in methods), "learned", "records"]
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines = []
     for row in trained:
         cells = [cell(row, name) for name in methods]
         names = [COLUMNS[name] for name in BOTH if row.learned(name)]
         label = f"{row.task}, {row.model}, {row.steps:,}"
         link = f"[{row.preset}](../../llm_bench/records/rows/{row.file})"
-        lines.append(f"| {' | '.join([label, *cells, ', '.join(names) or 'none', link])} |")
-    return "\n".join(lines)
+        lines.append([label, *cells, ", ".join(names) or "none", link])
+    return markdown_table(head, lines)
 
 
 def longest(found: Iterable[Row]) -> list[Row]:

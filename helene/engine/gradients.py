@@ -12,7 +12,7 @@ from helene.engine import batches
 from helene.engine.batches import Loss, on_device
 from helene.engine.recordings import Compute, RecordingEngine, RecordingOptions, Recordings
 from helene.engine.watch import ModelWatch
-from helene.evaluation.curvature import Differentiated, Kept, all_finite, mean_gradient
+from helene.evaluation.curvature import Differentiated, KeptGradient, all_finite, mean_gradient
 from helene.evaluation.losses import Closure, as_loss
 from helene.steps.first import FirstOrder
 
@@ -55,7 +55,7 @@ class Gradients:
         key = layout.key, tuple(map(id, params))
         computed = self.recordings.compute(key, layout, lambda static: self._backward(static, params))
         if computed is not None and computed[1]:
-            return Kept(computed[2:]), computed[0].clone()
+            return KeptGradient(computed[2:]), computed[0].clone()
         found = mean_gradient(lambda: self._plain(batch), params)  # or its error
         self._watch.look()
         self.recordings.keep(key)

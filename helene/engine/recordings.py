@@ -41,7 +41,7 @@ class Recordings:
         capture: Whether to use CUDA graphs. "repeat" makes the calls anew in the place of a replay: for tests on a
             machine without a GPU.
         max_shapes: Shapes that are kept.
-        model: Whose buffers recordings may read, if they read any.
+        model: Whose buffers recordings may read.
 
     Attributes:
         mode: How the last tensors were computed: "graph" or "plain".
@@ -56,7 +56,7 @@ class Recordings:
         device: torch.device,
         capture: bool | Literal["repeat"],
         max_shapes: int,
-        model: nn.Module | None = None,
+        model: nn.Module,
     ) -> None:
         numeric.whole(max_shapes, "max_shapes", 1, 1 << 62, f"{MAX_SHAPES} is usual")
         self._device, self._repeat, self._max_shapes = device, capture == "repeat", max_shapes
@@ -123,7 +123,7 @@ class Recordings:
 
     def _record(self, shape: _Shape, layout: Layout, prepare: Callable[[Any], Compute]) -> None:
         shape.static = Static(layout, self._device)
-        shape.buffers = [] if self._model is None else list(self._model.buffers())
+        shape.buffers = list(self._model.buffers())
         compute = prepare(shape.static.batch)
         if self._repeat:
             shape.recorded = Repeated(_into(shape, compute))

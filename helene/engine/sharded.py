@@ -19,7 +19,7 @@ from torch import distributed as dist
 from helene.engine import reasons
 from helene.engine.ranks import Ranks
 from helene.evaluation.blocks import Scratch
-from helene.evaluation.curvature import Kept
+from helene.evaluation.curvature import KeptGradient
 from helene.evaluation.directions import Direction, Target, write_perturbed
 from helene.evaluation.losses import Closure, scalar_loss
 from helene.evaluation.probe import Probe
@@ -148,7 +148,7 @@ class _Sharded(ZerothOrder):
         offset = self._by_id[target.id].offset
         return super().words(plan, draw, target, slice(offset + span.start, offset + span.stop))
 
-    def kernel(self, plan: StepPlan, kept: Kept | None = None) -> None:
+    def kernel(self, plan: StepPlan, kept: KeptGradient | None = None) -> None:
         """None: kernels number the elements of z from the start of the tensor that they are given."""
 
     def apply(self, plan: StepPlan, scalars: list[float], samples: tuple[Any, Any] = (None, None)) -> None:

@@ -170,8 +170,8 @@ class Differentiated(Informed):
     known: Callable[[Sequence[Tensor]], tuple[list[Tensor], Tensor]]
 
 
-class Kept(list[Tensor]):
-    """A gradient whose tensors stay where they are from step to step, so that kernels may know their addresses."""
+class KeptGradient(list[Tensor]):
+    """One tensor a parameter, which all stay where they are from step to step, so that kernels may know where."""
 
 
 def mean_gradient(closure: Closure, params: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:

@@ -27,7 +27,7 @@ class Control:
     Args:
         device: Where the parameters are.
         num_groups: Rows of hyper-parameters.
-        num_weights: Directions, where there are several.
+        num_weights: Directions, where there are several or they are of low rank.
 
     Attributes:
         key: int64: seed, step, draw.
@@ -65,7 +65,7 @@ class Control:
             eps: Radius of the probes.
             values: What follows eps in `values`.
             hypers: Rows of hyper-parameters, on the CPU; zeros unless given.
-            weights: Of directions, where there are several.
+            weights: One for each of the ``num_weights``; zeros unless given.
         """
         slot = self._count % SLOTS
         self._count += 1

@@ -165,8 +165,9 @@ def update(
         control: int64 on the device: seed, step, draw.
         values: float32 on the device: eps, c, and 1 (0 to leave everything as it is).
         hypers: float32 on the device, shape (groups, `codes.NUM_HYPERS`).
-        weights: float32 on the device: of directions, where there are several, whose draws follow one another.
-        low_rank: What these are in the place of z.
+        weights: float32 on the device: one a direction, where there are several or they are of low rank. Draws of dense
+            ones follow one another.
+        low_rank: What directions are in the place of z.
         signs: Whether z is a Rademacher direction.
         rounds: Of the generator; for measurements.
         fast: The hardware's cosine; for measurements.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from helene import noise
-from helene.evaluation.curvature import Estimate, Kept, Source
+from helene.evaluation.curvature import Estimate, KeptGradient, Source
 from helene.evaluation.directions import Target
 from helene.evaluation.losses import Closure
 from helene.evaluation.swap import out_of_inference
@@ -267,7 +267,7 @@ class Base(Layered):
         gradient: Chunk,
         estimate: Estimate | None,
         watch: RoundingWatch | None = None,
-        kept: Kept | None = None,
+        kept: KeptGradient | None = None,
     ) -> Any:
         """The update of parameters and state, by the kernels where they can; its ``make`` makes it."""
         rest = launches.after_estimate(plan)
@@ -279,7 +279,7 @@ class Base(Layered):
         ahead = None if rest is plan else chunkwise.Observations(self, plan, None, gradient, estimate)
         return launches.Launches(self, rest, method, plan.measurement.weights(plan, scalars), ahead, kept)
 
-    def kernel(self, plan: StepPlan, kept: Kept | None = None) -> Fused | None:
+    def kernel(self, plan: StepPlan, kept: KeptGradient | None = None) -> Fused | None:
         """The update of a step where it is one kernel a kind of parameter; None where torch's operations make it."""
         return launches.kernel_of(self, plan, kept)
 

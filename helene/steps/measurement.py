@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from helene import functional
-from helene.evaluation.curvature import Kept, by_chunks, mean_gradient
+from helene.evaluation.curvature import KeptGradient, by_chunks, mean_gradient
 from helene.evaluation.losses import Closure, finite
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class Measurement:
         """The gradient estimate, by chunks: the sum of directions times the weights."""
         return optimizer.combination(plan, self.weights(plan, scalars))
 
-    def kept(self, sample: Any) -> Kept | None:
-        """The gradient where it is kept in memory for kernels to read."""
+    def kept(self, sample: Any) -> KeptGradient | None:
+        """The gradient, where a backward was replayed that keeps it for kernels; else None."""
         return None
 
     def estimate(self, optimizer: Any, plan: StepPlan, gradient: Any) -> Any:
@@ -172,6 +172,6 @@ class Backward(Measurement):
         """See `Measurement`."""
         return by_chunks(sample)
 
-    def kept(self, sample: Any) -> Kept | None:
+    def kept(self, sample: Any) -> KeptGradient | None:
         """See `Measurement`."""
-        return sample if isinstance(sample, Kept) else None
+        return sample if isinstance(sample, KeptGradient) else None

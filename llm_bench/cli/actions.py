@@ -346,7 +346,7 @@ def pages(arguments: argparse.Namespace) -> int:
 def sensitivity(arguments: argparse.Namespace) -> int:
     """Print the table of step sizes' sensitivity, or put it into a page."""
     from helene.inputs.files import write_text
-    from llm_bench.report.marks import put_between_marks
+    from llm_bench.report.page_tables import put_between_marks
     from llm_bench.report.sensitivity import MARKS, table_of
 
     if arguments.write is not None:

@@ -1,4 +1,4 @@
-"""Which rows make the t-th minibatch: a function of a seed and t, so that a run can go on anywhere."""
+"""Which rows make the t-th minibatch, a function of a seed and t, and their shares for ranks."""
 
 from __future__ import annotations
 

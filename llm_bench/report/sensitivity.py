@@ -15,6 +15,7 @@ from helene.lab.runs.records import read_once
 from helene.lab.runs.store import Record, config_key
 from llm_bench.protocol.plan import LOST
 from llm_bench.protocol.presets import BASE_LR, PRESETS
+from llm_bench.report.page_tables import markdown_table
 from llm_bench.runs import methods, natural_step
 
 GRID = 4  # step sizes of a grid that counts in a method's summary
@@ -178,7 +179,7 @@ def _of_methods(found: Sequence[Sensitivity]) -> str:
         cells += [str(sum(s.edge for s in some)), f"{fmean(s.lost for s in some):.0%}"]
         cells.append(f"{sum(tried)} of {len(tried)}" if tried else "–")
         rows.append(cells)
-    return _table(headers, rows) if rows else ""
+    return markdown_table(headers, rows) if rows else ""
 
 
 def _of_grids(found: Sequence[Sensitivity]) -> str:
@@ -198,11 +199,7 @@ def _of_grids(found: Sequence[Sensitivity]) -> str:
             untuned,
         ]
         rows.append(cells)
-    return _table(headers, rows)
-
-
-def _table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (headers, ["---"] * len(headers), *rows))
+    return markdown_table(headers, rows)
 
 
 def _told_apart(found: Sequence[Sensitivity]) -> list[str]:

@@ -10,7 +10,7 @@ from helene.lab.runs.records import read_jsonl
 from llm_bench.protocol import plan, speed
 from llm_bench.protocol.presets import get_preset
 from llm_bench.report import sensitivity
-from llm_bench.report.marks import put_between_marks
+from llm_bench.report.page_tables import put_between_marks
 from tests.findings.committed import LLM, ROOT, accuracies, full_runs, records, table, words
 from tools import halving, learned
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import fmean
-
 import pytest
 
 from helene.lab.runs.records import read_jsonl
@@ -11,6 +9,7 @@ from helene.lab.runs.store import Record
 from llm_bench.report.cell_numbers import Numbers, numbers
 from llm_bench.report.compare import TASKS, lead
 from tests.findings.committed import LLM, share_above_floor, table, words
+from tools import learned
 from tools.all_tasks import METHODS
 
 PAGE = "docs/findings/tasks.md"
@@ -31,17 +30,8 @@ def of(task: str, method: str, head: str = "third") -> Numbers:
     return found
 
 
-def shown(task: str, method: str, head: str = "third") -> str:
-    """Mean and range; empty where nothing was tested."""
-    found = [r.result["test"]["metric"] for r in runs_of(task, method, head)]
-    if not found:
-        return ""
-    if method == "zero-shot":
-        return f"{found[0]:.3f}"
-    seeds = "" if len(found) == 5 else f", {len(found)} seed{'s' * (len(found) > 1)}"
-    if len(found) == 1:
-        return f"{found[0]:.3f}{seeds}"
-    return f"{fmean(found):.3f} ({min(found):.3f}–{max(found):.3f}){seeds}"
+def shown(task: str, method: str, head: str) -> str:
+    return learned.shown([r.result["test"]["metric"] for r in runs_of(task, method, head)])
 
 
 def test_mezo_and_helene_are_whole_and_of_one_model():
@@ -52,7 +42,7 @@ def test_mezo_and_helene_are_whole_and_of_one_model():
 
 
 def test_what_is_beyond_noise():
-    """Of methods with five seeds: who is above the untrained model, and who differs from MeZO."""
+    """Of methods with several seeds: who is above the untrained model, and who differs from MeZO."""
     above, other = set(), set()
     for task in SHOWN:
         mezo, untrained = of(task, "mezo"), of(task, "zero-shot")

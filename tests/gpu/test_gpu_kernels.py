@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_updates import FIRST_ORDER, along, by_kernels, by_torch, gradients_of, with_state
+from kernel_updates import FIRST_ORDER, along, by_kernels, by_torch, gradients_of, watch_launches, with_state
 
 from helene import (
     FZOO,
@@ -201,10 +201,7 @@ def test_updates_along_a_gradient_in_memory_are_the_generic_loops(
     state_dtype: str, rounding: str,
 ) -> None:  # fmt: skip
     """Two steps, the second with another lr and a gradient where the first was."""
-    from helene.kernels import launch
-
-    update, launched = launch.update, []
-    monkeypatch.setattr(launch, "update", lambda *a, **k: launched.append(update(*a, **k)))
+    launched = watch_launches(monkeypatch)
     more = {"seed": KEY[0], "state_dtype": state_dtype, "rounding": rounding}
     made = [with_state(cls, SHAPES, dtype, device, **options, **more) for _ in range(2)]
     kept, moved = gradients_of(made[1], 0), [torch.zeros(shape, device=device) for shape in SHAPES]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_updates import watch_launches
 
 from helene import FZOO, SGD, Adam, AdamW, ForwardGrad, Helene
 from helene.engine import Engine
@@ -110,11 +111,7 @@ def test_replayed_gradients_move_by_one_kernel(
     method: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An lr that changes each step: a launch a step, and the host waits once, to learn whether all is finite."""
-    from helene.kernels import launch
-
-    launched: list[Any] = []
-    update = launch.update
-    monkeypatch.setattr(launch, "update", lambda tiles, *a, **k: (launched.append(tiles), update(tiles, *a, **k)))
+    launched = watch_launches(monkeypatch)
     model = made(gemma, torch.bfloat16 if "rounding" in options else torch.float32).cuda()
     engine = GradientEngine(model, method(model.named_parameters(), **options), loss)
     for step in range(1, 11):  # step 8 is the last that looks at rounding

@@ -1,14 +1,15 @@
-"""A step's update by torch and by the fused kernels, from state that is already there."""
+"""A step's update by torch and by the fused kernels, from state that is already there, and the launches it takes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 
 from helene import SGD, Adam, AdamW, Lion, noise
-from helene.evaluation.curvature import Kept
+from helene.evaluation.curvature import KeptGradient
 from helene.rules import storage
 from helene.steps import chunkwise
 from helene.steps.fused import launches, methods
@@ -60,13 +61,22 @@ def by_kernels(optimizer: Any, scalars: list[float]) -> None:
     optimizer.note(plan, scalars)
 
 
-def gradients_of(optimizer: Any, step: int) -> Kept:
+def gradients_of(optimizer: Any, step: int) -> KeptGradient:
     """A gradient of many sizes, the same for all optimizers of the same parameters."""
-    generator, made = torch.Generator().manual_seed(step), Kept()
+    generator, made = torch.Generator().manual_seed(step), KeptGradient()
     for target in optimizer.targets:
         size = target.tensor.shape
         value = torch.randn(size, generator=generator) * 10.0 ** torch.randint(-3, 1, size, generator=generator)
         made.append(value.to(target.tensor))
+    return made
+
+
+def watch_launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The tables of updates by kernels, a launch each; it grows."""
+    from helene.kernels import launch
+
+    update, made = launch.update, list[Any]()
+    monkeypatch.setattr(launch, "update", lambda tiles, *a, **k: (made.append(tiles), update(tiles, *a, **k)))
     return made
 
 

@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 import shard_steps
 import torch
-from kernel_updates import FIRST_ORDER, along, by_kernels, by_torch, gradients_of, with_state
+from kernel_updates import FIRST_ORDER, along, by_kernels, by_torch, gradients_of, watch_launches, with_state
 
 if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
     pytest.skip("for machines with triton and no GPU", allow_module_level=True)
 
 from helene import (
     FZOO,
-    SGD,
+    Adam,
+    AdamW,
     GroupedMeZO,
     Helene,
     MeZO,
@@ -165,18 +166,8 @@ def _optimizer(cls: Any, dtype: torch.dtype, **options: Any) -> Any:
     return with_state(cls, [(33, 20), (5,), (2, 516)], dtype, "cpu", seed=KEY[0], **options)
 
 
-@pytest.mark.parametrize(("cls", "options"), METHODS)
-@pytest.mark.parametrize(("dtype", "state_dtype", "rounding"), STORAGE)
-def test_updates_are_the_generic_loops(
-    cls: Any, options: dict[str, Any], dtype: torch.dtype, state_dtype: str, rounding: str
-) -> None:
-    """Two steps. z may differ in its last bits, and what rounding makes of it."""
-    generic, fused = (_optimizer(cls, dtype, state_dtype=state_dtype, rounding=rounding, **options) for _ in range(2))
-    for choice in (-1.0, 0.0):
-        slopes = [0.37, -0.2, 0.11][: options.get("num_directions", 1)]
-        scalars = [*slopes, choice] if cls is ZOConservative else slopes
-        by_torch(generic, scalars)
-        by_kernels(fused, scalars)
+def _agree(generic: Any, fused: Any, dtype: torch.dtype) -> None:
+    """Parameters and state are alike, up to the last bits of z or a root and what rounding makes of them."""
     for a, b in zip(generic.targets, fused.targets, strict=True):
         unit = 2 * torch.finfo(dtype).eps * (a.tensor.abs() + 0.2)  # 0.2 bounds an update here
         assert ((a.tensor - b.tensor).abs() <= unit).all()
@@ -189,6 +180,21 @@ def test_updates_are_the_generic_loops(
                 assert (x != y).float().mean() <= 5e-3
             else:
                 torch.testing.assert_close(x, y, rtol=1e-2 if x.dtype == torch.bfloat16 else 1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("cls", "options"), METHODS)
+@pytest.mark.parametrize(("dtype", "state_dtype", "rounding"), STORAGE)
+def test_updates_are_the_generic_loops(
+    cls: Any, options: dict[str, Any], dtype: torch.dtype, state_dtype: str, rounding: str
+) -> None:
+    """Two steps. z may differ in its last bits, and what rounding makes of it."""
+    generic, fused = (_optimizer(cls, dtype, state_dtype=state_dtype, rounding=rounding, **options) for _ in range(2))
+    for choice in (-1.0, 0.0):
+        slopes = [0.37, -0.2, 0.11][: options.get("num_directions", 1)]
+        scalars = [*slopes, choice] if cls is ZOConservative else slopes
+        by_torch(generic, scalars)
+        by_kernels(fused, scalars)
+    _agree(generic, fused, dtype)
 
 
 @pytest.mark.parametrize(
@@ -215,18 +221,7 @@ def test_an_update_along_directions_of_low_rank_is_the_generic_loops(
         by_kernels(made[1], weights[:groups])
     moved = [(t.tensor - p).abs().max() for t, p in zip(made[0].targets, before, strict=True)]
     assert min(moved) > 1e-3  # lr is 1e-2
-    for a, b in zip(*(optimizer.targets for optimizer in made), strict=True):
-        unit = 2 * torch.finfo(dtype).eps * (a.tensor.abs() + 0.2)
-        assert ((a.tensor - b.tensor).abs() <= unit).all()
-        if dtype != torch.float32:
-            assert (a.tensor != b.tensor).float().mean() <= 5e-3
-        for name, x in made[0].state[a.tensor].items():
-            y = made[1].state[b.tensor][name]
-            if x.dtype == torch.int8:
-                assert (x.int() - y.int()).abs().max() <= 1
-                assert (x != y).float().mean() <= 5e-3
-            else:
-                torch.testing.assert_close(x, y, rtol=1e-2 if x.dtype == torch.bfloat16 else 1e-5, atol=1e-5)
+    _agree(*made, dtype)
 
 
 @pytest.mark.parametrize(("cls", "options"), FIRST_ORDER)
@@ -237,8 +232,7 @@ def test_updates_along_a_gradient_in_memory_are_the_generic_loops(
 ) -> None:  # fmt: skip
     """Three steps with other lr, written where the first gradient was, which is read where it lies."""
     monkeypatch.setenv("HELENE_KERNELS", "triton")
-    launched, update = [], launch.update
-    monkeypatch.setattr(launch, "update", lambda *a, **k: launched.append(update(*a, **k)))
+    launched = watch_launches(monkeypatch)
     options = {**options, "state_dtype": state_dtype, "rounding": rounding}
     generic, fused = (_optimizer(cls, dtype, **options) for _ in range(2))
     kept, tables = gradients_of(fused, 0), set()
@@ -254,20 +248,10 @@ def test_updates_along_a_gradient_in_memory_are_the_generic_loops(
         tables.add(tuple(map(id, launches.tables(fused, fused.plan(), kept))))
     assert len(launched) == 3
     assert len(tables) == 1
+    _agree(generic, fused, dtype)
     for a, b in zip(generic.targets, fused.targets, strict=True):
-        unit = 2 * torch.finfo(dtype).eps * (a.tensor.abs() + 0.2)
-        assert ((a.tensor - b.tensor).abs() <= unit).all()
-        if dtype != torch.float32:
-            assert (a.tensor != b.tensor).float().mean() <= 5e-3
-        if cls is SGD and state_dtype == "float32":
-            assert torch.equal(a.tensor, b.tensor)
-        for name, x in generic.state[a.tensor].items():
-            y = fused.state[b.tensor][name]
-            if x.dtype in (torch.int8, torch.uint8):
-                assert (x.int() - y.int()).abs().max() <= 1
-                assert (x != y).float().mean() <= 5e-3
-            else:
-                torch.testing.assert_close(x, y, rtol=1e-2 if x.dtype == torch.bfloat16 else 1e-5, atol=1e-6)
+        ours, theirs = ([p, *optimizer.state[p].values()] for optimizer, p in ((generic, a.tensor), (fused, b.tensor)))
+        assert cls in (Adam, AdamW) or all(map(torch.equal, ours, theirs)), "no root, so to the bit"
 
 
 def test_a_table_takes_all_gradients_or_none() -> None:

@@ -103,6 +103,7 @@ class Steps:
         if shape.graph is not None:
             with deferred_interrupts(self._ranks.size == 1):  # other ranks may be gone, and must not be waited for
                 made = self._replay(shape, plan, missing, of_source)
+                self._updates.look_at(plan)
         else:
             self._updates.settle()
             made = self._eager(shape, plan, missing, of_source)
@@ -127,18 +128,13 @@ class Steps:
 
     def _eager(self, shape: BatchStep, plan: StepPlan, missing: str, of_source: Closure) -> Made:
         buffers = BufferWatch(self._shared.model) if self._is_first else None
-        seen, why = list[Tensor](), self._no_graph or shape.no_graph or "first step of this batch shape"
-
-        def run(first: bool) -> Tensor:
-            seen.append(torch.stack(shape.pair(first and not shape.steps)))
-            return seen[-1]
-
-        try:
-            measured = self._measure(plan, of_source, run)
-        except FloatingPointError:
-            if missing or self._no_graph or self._ranks.size == 1:
-                raise
-            measured = Measured([], seen[0].mean() / self._ranks.size)  # where others replay, it comes later
+        others_may_replay = self._ranks.size > 1 and not (missing or self._no_graph)  # and learn of a broken loss later
+        measured = self._measure(
+            plan,
+            of_source,
+            lambda first: torch.stack(shape.pair(first and not shape.steps)),
+            refuse=not others_may_replay,
+        )
         if not shape.steps and torch.finfo(measured.loss.dtype).bits == 16:
             warnings.warn(COARSE.format(str(measured.loss.dtype).removeprefix("torch.")), stacklevel=5)
         if buffers is not None:
@@ -151,7 +147,7 @@ class Steps:
             self._optimizer.finish(plan, measured)
         else:
             self._updates.refused(plan)
-        return Made(measured.loss, "eager", why)
+        return Made(measured.loss, "eager", self._no_graph or shape.no_graph or "first step of this batch shape")
 
     def _replay(self, shape: BatchStep, plan: StepPlan, missing: str, of_source: Closure) -> Made:
         if missing:
@@ -160,7 +156,6 @@ class Steps:
             finally:
                 self._updates.settle()
             self._optimizer.finish(plan, measured)
-            self._updates.look_at(plan)
             return Made(measured.loss, "graph", f"the update runs outside of the graph: {missing}")
         losses = self._replayed(shape)
         self._ranks.add(losses)
@@ -182,13 +177,19 @@ class Steps:
         self._shared.eps = radius
         return self._updates.send(plan, radius)
 
-    def _measure(self, plan: StepPlan, of_source: Closure, run: Callable[[bool], Tensor]) -> Measured:
+    def _measure(
+        self, plan: StepPlan, of_source: Closure, run: Callable[[bool], Tensor], refuse: bool = True
+    ) -> Measured:
         """What the host makes a step of.
 
         Args:
             plan: Of the step, whose radius has been sent.
             of_source: See `make`.
             run: Gives the losses of a pair of forwards, told whether it is the step's first.
+            refuse: Whether a loss that is not finite is an error here; else there are no scalars.
+
+        Raises:
+            FloatingPointError: If a loss is not finite, with ``refuse``.
         """
         size, means = self._ranks.size, list[Tensor]()
 
@@ -201,7 +202,12 @@ class Steps:
             plus, minus = (losses.double() / size).tolist()
             return plus, minus
 
-        scalars = plan.measurement.from_pairs(plan, pair)
+        try:
+            scalars = plan.measurement.from_pairs(plan, pair)
+        except FloatingPointError:
+            if refuse:
+                raise
+            return Measured([], means[0])
         return self._optimizer.with_source(plan, Measured(scalars, means[0]), of_source)
 
     def _record(self, shape: BatchStep, plan: StepPlan) -> None:

@@ -91,12 +91,7 @@ class Updates:
             launch.update(tiles, code, self.key, self.values, hypers, signs=self._signs)
 
     def replayed(self, plan: StepPlan) -> None:
-        """Note a step whose update the device has made.
-
-        Raises:
-            FloatingPointError: If a loss was not finite, and the trajectory is recorded or the step a multiple of
-                `HISTORY`.
-        """
+        """Count a step whose update is the device's; `settle` learns its slope."""
         if self._asked is None and self._on_gpu:
             self._broken_host.copy_(self._broken, non_blocking=True)
             self._asked = torch.cuda.Event()
@@ -104,24 +99,20 @@ class Updates:
         for group in self._optimizer.param_groups:
             group["step"] = plan.step
         self._pending.append(plan)
-        self.look_at(plan)
 
     def refused(self, plan: StepPlan) -> None:
-        """Take a step whose losses the host has found not to be finite for one of the device's, which moves nothing.
-
-        Raises:
-            FloatingPointError: As `replayed`.
-        """
+        """Count a step that moves nothing as the device does: the host has found that its losses are not finite."""
         self._slopes[plan.step % HISTORY] = math.nan
         if not self._broken:
             self._broken.fill_(plan.step)
         self.replayed(plan)
 
     def look_at(self, plan: StepPlan) -> None:
-        """Flush where ranks do so after a step, however each has made it: they have to stop at the same one.
+        """Flush after a step at which all ranks do, however each has made it: they have to stop at the same one.
 
         Raises:
-            FloatingPointError: As `replayed`.
+            FloatingPointError: If a loss was not finite, and the trajectory is recorded or the step a multiple of
+                `HISTORY`.
         """
         if self._optimizer.trajectory is not None or plan.step % HISTORY == 0:
             self.flush()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from helene.evaluation.curvature import Kept
+from helene.evaluation.curvature import KeptGradient
 from helene.evaluation.grouped.factors import Factors
 from helene.evaluation.undo import deferred_interrupts
 from helene.kernels import VARIABLE, backend, wanted
@@ -34,7 +34,7 @@ def after_estimate(plan: StepPlan) -> StepPlan:
     return plan._replace(source=None)
 
 
-def kernel_of(optimizer: Any, plan: StepPlan, kept: Kept | None = None) -> Fused | None:
+def kernel_of(optimizer: Any, plan: StepPlan, kept: KeptGradient | None = None) -> Fused | None:
     """The update of a step where it is one kernel a kind of parameter; None where torch's operations make it."""
     found = of_plan(plan, kept)
     return found if isinstance(found, Fused) and _all_taken(optimizer) else None
@@ -61,9 +61,9 @@ class Launches:
         optimizer: Whose step it is.
         plan: Of the step, see `after_estimate`.
         method: Its `kernel_of`.
-        coefficients: Of its directions.
+        coefficients: Of its directions; none where a gradient is kept.
         estimate: What takes the step's estimate into h, where kernels do not.
-        kept: The gradient, where that is not along directions.
+        kept: The gradient that it moves along, where that is in memory.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Launches:
         method: Fused,
         coefficients: Sequence[float],
         estimate: Moves | None = None,
-        kept: Kept | None = None,
+        kept: KeptGradient | None = None,
     ) -> None:
         self._what = optimizer, plan, method, coefficients, kept
         self._estimate, self._launched = estimate, False
@@ -89,9 +89,9 @@ class Launches:
 
 
 def launch_all(
-    optimizer: Any, plan: StepPlan, method: Fused, coefficients: Sequence[float], kept: Kept | None = None
+    optimizer: Any, plan: StepPlan, method: Fused, coefficients: Sequence[float], kept: KeptGradient | None = None
 ) -> None:
-    """theta and state ← one step by the fused kernels: along the sum of coefficients times directions, or as kept."""
+    """theta and state ← one step by the fused kernels, along the gradient that is kept, else along directions."""
     from helene.kernels import launch
 
     hypers, sent, drawn = method.rows(plan), set(), factors(optimizer, plan)
@@ -121,7 +121,7 @@ def factors(optimizer: Any, plan: StepPlan) -> Factors | None:
     return optimizer.factors(plan) if plan.probing.is_low_rank else None
 
 
-def pieces(optimizer: Any, plan: StepPlan, kept: Kept | None = None) -> list[Piece]:
+def pieces(optimizer: Any, plan: StepPlan, kept: KeptGradient | None = None) -> list[Piece]:
     """Each trained parameter with its state, which is allocated if need be, and the gradient that is kept."""
     made, drawn = [], factors(optimizer, plan)
     for index, target in enumerate(optimizer.targets):
@@ -135,7 +135,7 @@ def pieces(optimizer: Any, plan: StepPlan, kept: Kept | None = None) -> list[Pie
     return made
 
 
-def tables(optimizer: Any, plan: StepPlan, kept: Kept | None = None) -> list[Tiles]:
+def tables(optimizer: Any, plan: StepPlan, kept: KeptGradient | None = None) -> list[Tiles]:
     """A table for each kind of parameter and state, kept until a tensor moves or is rounded otherwise.
 
     Directions of low rank are part of it: others have other places.
@@ -147,7 +147,7 @@ def tables(optimizer: Any, plan: StepPlan, kept: Kept | None = None) -> list[Til
     return held[1]
 
 
-def _made_of(optimizer: Any, plan: StepPlan, kept: Kept | None) -> Any:
+def _made_of(optimizer: Any, plan: StepPlan, kept: KeptGradient | None) -> Any:
     """What tables follow from."""
     tensors = [target.tensor for target in optimizer.targets]
     addresses = [tensor.data_ptr() for tensor in (*tensors, *(kept or ()))]

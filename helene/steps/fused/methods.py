@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from helene import functional
-from helene.evaluation.curvature import Kept
+from helene.evaluation.curvature import KeptGradient
 from helene.evaluation.directions import Target
 from helene.kernels.codes import (
     ADAM,
@@ -126,10 +126,10 @@ def unfit(targets: Sequence[Target]) -> str:
     return ""
 
 
-def of_plan(plan: StepPlan, kept: Kept | None = None) -> Fused | str:
+def of_plan(plan: StepPlan, kept: KeptGradient | None = None) -> Fused | str:
     """The fused update of a step whose parameters the kernels can move, or the reason why there is none.
 
-    A gradient that is `kept` in memory is what they move along.
+    They move along the gradient where that is ``kept`` in memory, else along directions.
     """
     rule = plan.rules[0]
     if type(rule) not in _FUSED:

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from kernel_updates import watch_launches
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -83,12 +84,8 @@ def test_recorded_gradients_give_the_optimizers_steps(method, options, dtype):
 def launched(monkeypatch):
     """Updates are kernels, in the interpreter; the list grows by the tables of each launch."""
     pytest.importorskip("triton")
-    from helene.kernels import launch
-
     monkeypatch.setenv("HELENE_KERNELS", "triton")
-    update, made = launch.update, []
-    monkeypatch.setattr(launch, "update", lambda tiles, *a, **k: (made.append(tiles), update(tiles, *a, **k)))
-    return made
+    return watch_launches(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +100,10 @@ def launched(monkeypatch):
     ],
 )
 def test_replayed_gradients_move_by_kernels(method, options, dtype, launched):
-    """Also at steps that look at rounding; of the first batch of a shape the gradient may be anywhere."""
+    """Also at steps that look at rounding; of the first batch of a shape the gradient may be anywhere.
+
+    A root may be off in its last bit, and the interpreter cuts to bfloat16: a unit a step, most of which cancel.
+    """
     model, twin, engine, second = pair_of(method, GradientEngine, dtype, **options)
     found = []
     for step in range(1, 13):
@@ -153,9 +153,9 @@ def test_an_estimate_of_h_is_taken_in_ahead_of_the_kernel(launched):
         second.step(lambda batch=batch: loss(twin, batch))
     assert len(launched) == 5
     for a, b in zip(model.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+        assert torch.equal(a, b)
         h, other = (o.state[p]["curvature"] for o, p in ((engine.optimizer, a), (second, b)))
-        torch.testing.assert_close(h, other, rtol=1e-4, atol=1e-8)
+        assert torch.equal(h, other)
     assert h.any()
 
 
@@ -397,7 +397,7 @@ def test_a_capture_that_ends_with_an_error_is_given_up(error, monkeypatch):
     monkeypatch.setattr(recordings, "give_up", lambda graphs, _: given_up.extend(graphs))
     for name in ("CUDAGraph", "graph_pool_handle", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: object())
-    made = recordings.Recordings(torch.device("cpu"), True, 4)
+    made = recordings.Recordings(torch.device("cpu"), True, 4, nn.Module())
     made._refused = ""
     made.keep("key")
 

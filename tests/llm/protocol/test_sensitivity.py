@@ -11,7 +11,7 @@ from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import Cell, choose
 from llm_bench.protocol.presets import get_preset
 from llm_bench.report import tables
-from llm_bench.report.marks import begin, end, put_between_marks
+from llm_bench.report.page_tables import begin, end, put_between_marks
 from llm_bench.report.sensitivity import MARKS, grouped, markdown, sensitivity
 from llm_bench.runs.natural_step import denominator
 
