@@ -90,7 +90,10 @@ class Engine:
         max_shapes: int = batches.MAX_SHAPES,
     ) -> None:
         if not isinstance(optimizer, ZerothOrder):
-            raise ValueError(f"the engine takes a zeroth-order optimizer of helene, got {type(optimizer).__name__}")
+            raise ValueError(
+                f"the engine takes a zeroth-order optimizer of helene, got {type(optimizer).__name__}; "
+                f"{reasons.GRADIENTS} takes the first-order ones of helene"
+            )
         if padding_side not in ("left", "right"):
             raise ValueError(f"padding_side must be left or right, got {padding_side!r}")
         for name, value, usual in (

@@ -10,14 +10,27 @@ from helene.evaluation.curvature import NONE
 from helene.evaluation.directions import Target
 from helene.evaluation.modules import is_compiled
 from helene.kernels import backend
+from helene.optimizers.forward import Tangents
+from helene.optimizers.fzoo import Spread
+from helene.optimizers.grouped import GroupPairs
 from helene.rules import CurvatureRule
+from helene.steps.measurement import Measurement
 from helene.steps.plan import Probing, StepPlan
+
+GRADIENTS = "helene.engine.gradients.GradientEngine"
+ENGINES: dict[type[Measurement], str] = {
+    Spread: "helene.engine.spreads.SpreadEngine",
+    GroupPairs: "helene.engine.groups.GroupEngine",
+    Tangents: "helene.engine.tangents.TangentEngine",
+}
 
 
 def not_pairs(plan: StepPlan) -> str:
     """Why steps do not follow from pairs of losses along one direction, in one line; see `apart` for estimates of h."""
     if not isinstance(plan.probing, Probing):
-        return f"{plan.method} measures something else than pairs of losses"
+        engine = ENGINES.get(type(plan.measurement))
+        way_out = f"; {engine} captures its steps" if engine else ""
+        return f"{plan.method} measures something else than pairs of losses{way_out}"
     return plan.measurement.not_from_pairs(plan)
 
 

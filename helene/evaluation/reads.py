@@ -111,7 +111,7 @@ class DrawWatch:
         loss = self._closure()
         after = random_states(self._devices)
         if self._after is not None and _equal(self._after, before) and not _equal(before, after):
-            raise ValueError(f"{DRAWS}, or seed torch's generator in the closure")
+            raise ValueError(f"{DRAWS}, draw the minibatch before the closure, or seed torch's generator in it")
         self._after = after
         return loss
 

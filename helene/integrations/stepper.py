@@ -173,7 +173,7 @@ class HasStepper:
 def not_captured(model: nn.Module, optimizer: Base, options: Mapping[str, Any]) -> str:
     """Why the engine would not capture an optimizer's steps, in one line."""
     if not isinstance(optimizer, ZerothOrder):
-        return f"{type(optimizer).__name__} takes gradients"
+        return f"{type(optimizer).__name__} takes gradients; {reasons.GRADIENTS} captures its steps"
     if reason := reasons.plain(model, optimizer.foresee()):
         return reason
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()

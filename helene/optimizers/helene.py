@@ -10,6 +10,7 @@ from helene.evaluation.curvature import Source
 from helene.inputs import numeric
 from helene.rules import HeleneRule, Rule
 from helene.rules.floors import Floor
+from helene.steps import checks
 from helene.steps.base import LearningRate
 from helene.steps.zeroth import Directions, ZerothOrder
 
@@ -95,6 +96,7 @@ class Helene(ZerothOrder):
             "bias_correction": bias_correction,
             "first_estimate": first_estimate,
         }
+        checks.no_module(params)
         super().__init__(_with_floors(list(params), floor), hyper, options)
 
     def _layer_diagnostics(self, layer: int, rule: Rule, step: int) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from helene.evaluation.directions import Target
@@ -72,6 +73,23 @@ def parameter(p: Tensor, name: str) -> None:
         )
 
 
+def arguments(method: str, given: Iterable[str], named: Iterable[str], options: Iterable[str]) -> None:
+    """Raise TypeError unless the options given are known; it lists all arguments, those of the signature first."""
+    known = (*named, *options)
+    for name in sorted({*given} - {*options}):
+        near = get_close_matches(name, known, n=1)
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        raise TypeError(f"{method} has no argument {name!r}{meant}; it takes {', '.join(known)}")
+
+
+def no_module(params: Any) -> None:
+    """Raise TypeError if a module is in the place of its parameters."""
+    if isinstance(params, nn.Module):
+        raise TypeError(
+            f"params must be parameters, got a module ({type(params).__name__}); give model.named_parameters()"
+        )
+
+
 def group(new: dict[str, Any], others: Sequence[Mapping[str, Any]], hyper: Iterable[str]) -> None:
     """Raise ValueError unless a parameter group's keys are known and none of its parameters is given twice.
 
@@ -89,6 +107,7 @@ def group(new: dict[str, Any], others: Sequence[Mapping[str, Any]], hyper: Itera
             )
     if "params" not in new:
         raise ValueError(f"parameter group {len(others)} has no 'params'; it has {', '.join(new) or 'nothing'}")
+    no_module(new["params"])
     if isinstance(new["params"], set):
         return  # torch refuses it
     new["params"] = [new["params"]] if isinstance(new["params"], Tensor) else list(new["params"])

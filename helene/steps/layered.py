@@ -67,9 +67,8 @@ class Layered(torch.optim.Optimizer):
 
     def __init__(self, params: Iterable[Any], hyper: dict[str, Any], options: Mapping[str, Any]) -> None:
         defaults = {**self._option_defaults(hyper), **self.DEFAULTS}
-        unknown = sorted(set(options) - set(defaults))
-        if unknown:
-            raise TypeError(f"{type(self).__name__} has no argument {unknown[0]!r}; it takes {', '.join(defaults)}")
+        checks.no_module(params)
+        checks.arguments(type(self).__name__, options, hyper, defaults)
         defaults = {**defaults, **hyper, **options}
         self._model: nn.Module | None = defaults.pop("model", None)
         self.schedule = defaults["lr"] if callable(defaults["lr"]) else None

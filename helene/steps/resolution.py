@@ -41,7 +41,8 @@ class ResolutionWatch:
         dtype = str(self._dtype).removeprefix("torch.")
         warnings.warn(
             f"{coarse} of {pairs} pairs of losses differ by at most one unit in the last place of {dtype}, so their "
-            "slopes are rounding; compute the loss in a wider dtype (of logits.float()), or take a larger eps",
+            "slopes are rounding; compute the loss in a wider dtype (of logits.float()), or take a larger eps; "
+            "if the loss has grown, lr is too large: take a smaller one",
             stacklevel=stacklevel + 1,
         )
         return True

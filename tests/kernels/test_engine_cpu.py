@@ -13,7 +13,10 @@ from torch import Tensor, nn
 from helene import FZOO, Helene, MeZO, ZOAdam, ZONewton
 from helene.engine import Engine
 from helene.engine.batches import Layout, pad_to_bucket
+from helene.engine.groups import GroupEngine
 from helene.engine.pairs.schedule import Call, make_schedule, trace
+from helene.engine.spreads import SpreadEngine
+from helene.engine.tangents import TangentEngine
 from helene.evaluation.directions import Target
 
 RINGS: list[dict[str, Any]] = [
@@ -141,8 +144,16 @@ def test_what_the_engine_cannot_do_is_done_by_the_optimizer_or_refused() -> None
         engine = Engine(model, FZOO(model.named_parameters(), lr=1e-3, model=model), loss)
     engine.step(batch_of(0))
     assert engine.mode == "plain"
-    with pytest.raises(ValueError, match="zeroth-order optimizer"):
+    with pytest.raises(ValueError, match=r"zeroth-order optimizer.*helene\.engine\.gradients\.GradientEngine takes"):
         Engine(model, torch.optim.SGD(model.parameters()), loss)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", [SpreadEngine, GroupEngine, TangentEngine])
+def test_the_engine_that_captures_a_method_is_named(engine: Any) -> None:
+    model = TiedModel()
+    name = f"{engine.__module__}.{engine.__name__}"
+    with pytest.warns(UserWarning, match=rf"something else than pairs of losses; {name} captures its steps"):
+        Engine(model, engine.METHOD(model.named_parameters()), loss)
 
 
 def test_dropout_is_refused() -> None:

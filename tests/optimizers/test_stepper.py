@@ -223,6 +223,14 @@ def test_what_the_engine_refuses_is_made_plainly(tmp_path: Any) -> None:
     assert layered.step_reason == "distribution is 'gaussian' and direction_per_layer is True"
 
 
+@pytest.mark.parametrize(("method", "engine"), [("FZOO", "spreads.SpreadEngine"), ("Adam", "gradients.GradientEngine")])
+def test_the_engine_of_another_measurement_is_named(method: str, engine: str, tmp_path: Any) -> None:
+    run = trainer(net(), tmp_path, {})
+    run.optimizer = getattr(helene, method)(run.model.named_parameters(), 1e-3)
+    run.train()
+    assert run.step_reason.endswith(f"; helene.engine.{engine} captures its steps")
+
+
 def _stepper(**more: Any) -> tuple[Stepper, Any, nn.Module]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))

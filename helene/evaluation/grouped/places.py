@@ -13,12 +13,17 @@ WAY_OUT = "freeze it, or take MeZO, whose directions suit any model"
 class UnequalGroups(ValueError):
     """So many groups of one size cannot share a batch.
 
-    Attributes:
+    Args:
+        groups: How many.
         places: How many the batch has: examples, or rows, of which each example has equally many.
+        seen: Where they were counted.
     """
 
-    def __init__(self, told: str, places: int) -> None:
-        super().__init__(told)
+    def __init__(self, groups: int, places: int, seen: str) -> None:
+        super().__init__(
+            f"groups must divide the number of examples, and groups={groups} does not divide {places}; take a divisor, "
+            f"groups='auto', or drop_last=True of the loader ({seen})"
+        )
         self.places = places
 
 
@@ -64,10 +69,7 @@ class Places:
             return told.rows * groups // told.total
         self.rows = self.rows or (lead[0] if lead else 1)
         if self.rows % groups:
-            raise UnequalGroups(
-                f"{name}: the first is {self.rows} and groups={groups} does not divide it; take groups of equal size",
-                self.rows,
-            )
+            raise UnequalGroups(groups, self.rows, name)
         if not lead or (lead[0] != self.rows and (len(lead) > 1 or lead[0] % self.rows)):
             raise ValueError(
                 f"{name} where the batch has {self.rows} rows, so that groups={groups} groups of them are not known "

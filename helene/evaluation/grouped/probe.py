@@ -158,7 +158,8 @@ class GroupProbe:
         if off > LEAK * (plus - minus).abs().max().item() + rounding:
             raise ValueError(
                 f"losses move by {off:.2g} with the directions of other groups, so that examples are not apart (batch "
-                "norm, losses over pairs of rows) or rows are not the first axis; with groups=1 they need not be"
+                "norm, losses over pairs of rows) or rows are not the first axis; with groups=1 they need not be. "
+                "Or the closure draws another minibatch each time; draw it before the closure"
             )
 
 
@@ -186,11 +187,7 @@ def example_losses(value: Any, groups: int, num_rows: int | None = None) -> Tens
     if not value.numel():
         raise ValueError("the closure returned no loss; give batches of one example or more")
     if value.numel() % groups:
-        raise UnequalGroups(
-            f"the closure returned {value.numel()} losses, which groups={groups} groups of one size cannot share; "
-            "take a divisor of the batch's number of examples",
-            value.numel(),
-        )
+        raise UnequalGroups(groups, value.numel(), f"the closure returned {value.numel()} losses")
     if num_rows is not None and num_rows % value.numel():
         raise ValueError(
             f"the closure returned {value.numel()} losses of {num_rows} rows; with groups={groups} each example must "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import io
+import typing
 import weakref
 
 import numpy as np
@@ -35,7 +37,7 @@ def test_parameters_that_cannot_be_trained(method):
     for params, text in cases:
         with pytest.raises(ValueError, match=text):
             method.build(params, 0.1)
-    with pytest.raises(TypeError, match="no argument 'lamda'; it takes weight_decay"):
+    with pytest.raises(TypeError, match=r"no argument 'lamda'.*; it takes lr, .*weight_decay"):
         method.build([one()], 0.1, lamda=3)
     method.build([quantised, one()], 0.1)  # frozen quantised weights are none of its business
 
@@ -86,6 +88,48 @@ def test_arguments_of_methods(name, options, text):
         getattr(helene, name)([one()], 0.1, **options)
     with pytest.raises(TypeError, match="two_sided"):
         helene.FZOO([one()], two_sided=True)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_an_unknown_argument_is_told_all_known_ones(method):
+    """Those of the signature, and the keys of the typed ``options``."""
+    with pytest.raises(TypeError, match=r"; it takes ") as told:
+        method.build([one()], 0.1, foreign=3)
+    signature = inspect.signature(method.cls).parameters
+    (options,) = typing.get_args(typing.get_type_hints(method.cls.__init__)["options"])
+    listed = str(told.value).partition("; it takes ")[2].split(", ")
+    assert sorted(listed) == sorted({*signature, *typing.get_type_hints(options)} - {"params", "options"})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("MeZO", {"learning_rate": 0.02}, "no argument 'learning_rate'; it takes lr, "),
+        (
+            "GroupedMeZO",
+            {"group": 4},
+            r"'group' \(did you mean 'groups'\?\); it takes lr, groups, momentum",
+        ),
+        (
+            "Helene",
+            {"floors": 1, "anneal_horizon": 9},
+            r"'floors' \(did you mean 'floor'\?\); it takes lr, ",
+        ),
+        ("MeZO", {"num_direction": 2}, r"no argument 'num_direction' \(did you mean 'num_directions'\?\)"),
+    ],
+)
+def test_what_was_meant_is_said_first(name, options, text):
+    with pytest.raises(TypeError, match=text):
+        getattr(helene, name)([one()], **options)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))], ids=["plain", "iterable"])
+def test_a_module_in_the_place_of_its_parameters(method, model):
+    text = rf"params must be parameters, got a module \({type(model).__name__}\); give model\.named_parameters\(\)"
+    for params in (model, [{"params": model}]):
+        with pytest.raises(TypeError, match=text):
+            method.build(params, 0.1)
 
 
 @pytest.mark.parametrize(

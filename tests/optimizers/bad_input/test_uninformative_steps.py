@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 from helene import MeZO
 from helene.steps.resolution import WINDOW
@@ -69,6 +70,29 @@ def test_a_loss_that_draws_is_refused_before_anything_moves(method: Any, with_mo
     optimizer.step(seeded)
     model.eval()
     optimizer.step(lambda: F.cross_entropy(model(X), Y))
+
+
+@probed
+@pytest.mark.parametrize("by", ["indices", "a shuffled loader"])
+def test_a_minibatch_drawn_in_the_closure_is_named(method: Any, by: str) -> None:
+    model, data = net(), TensorDataset(X, Y)
+
+    def loss() -> Tensor:
+        chosen = torch.randint(0, len(X), (4,))
+        x, y = (X[chosen], Y[chosen]) if by == "indices" else next(iter(DataLoader(data, 4, shuffle=True)))
+        return F.cross_entropy(model(x), y)
+
+    with pytest.raises(ValueError, match=r"draws random numbers.*draw the minibatch before the closure"):
+        method.build(model.named_parameters(), 1e-3).step(loss)
+
+
+def test_a_step_size_far_too_large_is_named() -> None:
+    """The loss rises a million-fold, and the probes move it by less than its rounding."""
+    model = net()
+    optimizer = MeZO(model.named_parameters(), 1e6)
+    (said,) = told(optimizer, lambda: F.cross_entropy(model(X), Y), 2 * WINDOW)
+    assert "larger eps" in said
+    assert "if the loss has grown, lr is too large" in said
 
 
 def test_a_loss_that_seeds_the_generator_itself_draws_the_same() -> None:

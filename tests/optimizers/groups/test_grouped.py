@@ -286,7 +286,7 @@ REFUSED = {
     "product": (product, "weight is read by torch's mul"),
     "transposed": (transposed, "weight is read by torch's T,"),
     "out of sight": (Shared, "mix.weight are read out of sight"),
-    "columns": (columns, "the first is 4 and groups=3 does not divide it"),
+    "columns": (columns, "groups=3 does not divide 4; .* which sees axes"),
     "rows in another order": (by_rows, "examples are not apart .* or rows are not the first axis"),
     "in place": (in_place, "bias is read by torch's mul_"),
 }
@@ -310,7 +310,7 @@ def test_what_groups_have_no_share_in_is_refused_by_name(case):
     [
         (lambda y: y.mean(), r"returned shape \(\); with groups=3 it must return the loss of each example"),
         (lambda y: y, r"returned shape \(6, 4\)"),
-        (lambda y: y[:4].sum(dim=1), "returned 4 losses, which groups=3 groups of one size cannot share"),
+        (lambda y: y[:4].sum(dim=1), r"groups=3 does not divide 4; .* \(the closure returned 4 losses\)"),
         (lambda y: None, "returned a NoneType"),
         (lambda y: y.sum(dim=1).repeat(2), "returned 12 losses of 6 rows"),
     ],
@@ -323,8 +323,16 @@ def test_losses_that_are_none_of_examples_are_refused(value, text):
 
 def test_a_batch_that_groups_do_not_divide_is_refused():
     model, x = nn.Linear(4, 4), torch.randn(7, 4)
-    with pytest.raises(ValueError, match="the first is 7 and groups=3 does not divide it"):
+    limit = "^groups must divide the number of examples, and groups=3 does not divide 7"
+    with pytest.raises(ValueError, match=f"{limit}; take a divisor, groups='auto', or drop_last=True of the loader"):
         GroupedMeZO(model.named_parameters(), 0.1, groups=3).step(lambda: model(x).sum(dim=1))
+
+
+def test_a_minibatch_drawn_in_the_closure_is_named():
+    """A stream draws no random number when it is asked."""
+    model, batches = nn.Linear(4, 4), iter(torch.randn(99, 6, 4))
+    with pytest.raises(ValueError, match=r"closure draws another minibatch .*; draw it before the closure"):
+        GroupedMeZO(model.named_parameters(), 0.1, groups=3).step(lambda: model(next(batches)).sum(dim=1))
 
 
 def test_an_example_whose_loss_is_not_finite_moves_nothing():
