@@ -21,7 +21,15 @@ from llm_bench.runs.training.checkpoint import Folder
 from llm_bench.runs.training.loop import Training
 
 
-def _run_and_save_often(config, env):
+def _run_until_the_first_save(config, env):
+    """Waits to be killed there, so that it cannot end before."""
+    save = Training._save
+
+    def save_and_wait(training):
+        save(training)
+        time.sleep(120)
+
+    Training._save = save_and_wait
     run(config, env)
 
 
@@ -32,7 +40,9 @@ def test_a_run_goes_on_after_sigkill_to_the_same_bits(env, tmp_path):
     expected = result_of(config, env)
     often = dataclasses.replace(env, work=str(tmp_path), save_seconds=0.0)
     state = tmp_path / config_key(config.to_dict()) / "state.pt"
-    process = multiprocessing.get_context("spawn").Process(target=_run_and_save_often, args=(config.to_dict(), often))
+    process = multiprocessing.get_context("spawn").Process(
+        target=_run_until_the_first_save, args=(config.to_dict(), often)
+    )
     process.start()
     deadline = time.monotonic() + 60
     while not state.is_file() and time.monotonic() < deadline:
