@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from .common import Lookup, make, subject, values
 
-METHODS = ["MeZO", "Helene", "ZOAdam"]
+METHODS = ["MeZO", "Helene", "ZOAdam", "FZOO"]
 LAYERS, WIDTH, OUTPUTS = 16, 32, 160  # the last layer is as large as five of the others
 
 
