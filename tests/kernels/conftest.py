@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))  # for engine_models, kernel_updates
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE / "recorded")]  # for engine_models, kernel_updates, small_models
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before any module of these tests imports triton, as transformers' does

@@ -21,7 +21,7 @@ import torch
 from torch import distributed as dist
 from torch import multiprocessing
 
-sys.path.insert(0, str(Path(__file__).parent))  # in the spawned processes too
+sys.path.insert(0, str(Path(__file__).parents[1]))  # in the spawned processes too
 from engine_models import TiedModel, batch_of, loss
 
 from helene import GroupedMeZO, Helene, MeZO, ZOConservative, ZOSign
