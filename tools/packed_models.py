@@ -166,7 +166,14 @@ def package(name: str) -> dict[str, bytes]:
 
 
 def write(out: Path, pieces: Sequence[dict[str, bytes]], most: int) -> list[Path]:
-    """Put pieces, each of which stays together, into as few folders of about ``most`` bytes as fit them in order."""
+    """Put pieces, each of which stays together, into as few folders of about ``most`` bytes as fit them in order.
+
+    Raises:
+        ValueError: If ``out`` holds anything but such folders, which are replaced.
+    """
+    there = sorted(out.iterdir()) if out.is_dir() else []
+    if other := [path.name for path in there if not (path.name.isdigit() and path.is_dir())]:
+        raise ValueError(f"{out} holds {other[0]}, which would be deleted; give --out a folder of its own")
     shutil.rmtree(out, ignore_errors=True)
     folders: list[Path] = []
     left = 0

@@ -198,6 +198,17 @@ def test_what_is_packed_is_what_a_call_takes(tmp_path, monkeypatch):
     assert "site" in {path.name for path in recipe.keep.iterdir()}
 
 
+def test_packing_deletes_nothing_but_what_it_wrote(tmp_path):
+    pieces = [{"gguf.0": b"1234"}, {"gguf.1": b"5678"}]
+    assert len(packed_models.write(tmp_path, pieces, 4)) == 2
+    assert len(packed_models.write(tmp_path, pieces, 8)) == 1, "folders of a call before give way"
+    assert not (tmp_path / "1").exists()
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds notes\.txt, which would be deleted"):
+        packed_models.write(tmp_path, pieces, 8)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
 def test_two_cards_share_the_cells_of_a_call(toy_data, tmp_path, capfd):
     causal = tiny_model(Recipe("causal", steps=2, width=16, heads=2), tmp_path / "cache")
     words = ["--keep", str(tmp_path / "k"), "--data", str(toy_data), "--out", str(tmp_path / "o"), "--device", "cpu"]
