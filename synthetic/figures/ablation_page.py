@@ -12,7 +12,7 @@ from helene.lab.report.figures import Drawing, Line, line_figure
 from helene.lab.report.pages import interval, number, table
 from helene.lab.runs.records import Record
 from helene.lab.scaling.cells import median_interval, ratio_of_medians
-from synthetic.figures.pages import Remade, Statement, counted
+from synthetic.figures.pages import Remade, Statement, counted, finished
 from synthetic.figures.trials import EVERY
 
 TITLE = "The ablation: what each part of HELENE adds"
@@ -27,8 +27,12 @@ PROTOCOLS = {"tuned": "each tuned alike", "shared": "all at MeZO's learning rate
 
 
 def remake(records: Sequence[Record]) -> Remade:
-    """Judge the records."""
-    results = {(r.config["protocol"], r.config["stage"]): r for r in records if not r.failed}
+    """Judge the records.
+
+    Raises:
+        ValueError: If every cell failed.
+    """
+    results = {(r.config["protocol"], r.config["stage"]): r for r in finished(records)}
     groups = {
         protocol: {stage: results[protocol, stage].result for stage in NAMES if (protocol, stage) in results}
         for protocol in PROTOCOLS
@@ -125,7 +129,7 @@ def _answer(tuned: Sequence[Statement], shared: Sequence[Statement], groups: Map
         return "No answer: stages are missing."
     text = f"Tuned alike, {_counted(tuned)}"
     ratio = _ratio(groups["tuned"]["mezo"], groups["tuned"]["helene"])
-    text += f" HELENE is {number(ratio[0])} times as fast as MeZO {interval(*ratio[1:])}."
+    text += f" HELENE {'is ' if 0 < ratio[0] < math.inf else ''}{_times(ratio, 'MeZO')}."
     if groups["tuned"]["momentum"]["steps"] == groups["tuned"]["biased"]["steps"]:
         text += " Momentum and biased gradient are one method at two learning rates."
     above = groups["tuned"]["helene"]["above"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from helene.lab.report.figures import Drawing, Line, bar_figure, line_figure
 from helene.lab.report.pages import interval, number, table
 from helene.lab.runs.records import Record
 from helene.lab.scaling.cells import median_interval
-from synthetic.figures.pages import Remade, Statement, counted
+from synthetic.figures.pages import MISSING, Remade, Statement, counted, finished
 from synthetic.figures.trials import EVERY
 
 TITLE = "The floor's lower bound"
@@ -22,11 +22,14 @@ T_9 = 2.262  # Student's 97.5 % quantile of 9 degrees of freedom, for 10 seeds
 
 
 def remake(records: Sequence[Record]) -> Remade:
-    """Judge the records."""
+    """Judge the records.
+
+    Raises:
+        ValueError: If every cell failed.
+    """
     groups: dict[str, dict[str, Any]] = {p: {} for p in PROTOCOLS}
-    for r in records:
-        if not r.failed:
-            groups[r.config["protocol"]][name_of(r.config)] = r.result
+    for r in finished(records):
+        groups[r.config["protocol"]][name_of(r.config)] = r.result
     parts = parts_of(groups["shared"])
     config = records[0].config
     return Remade(
@@ -62,19 +65,28 @@ def loss_of_points(group: Mapping[str, Any], floor: str) -> tuple[float, float, 
 
 def parts_of(group: Mapping[str, Any]) -> list[Statement]:
     """The paper's two statements; half of its ten points is the line."""
+    if "1" not in group:
+        return []
+    judged: dict[str, Callable[[float, float], bool | None]] = {"2": _as_well, "3": _as_well, "0.9": _loses_ten}
     parts = []
-    for floor in ("2", "3"):
-        if {"1", floor} <= set(group):
+    for floor, judge in judged.items():
+        says = f"floor {floor} {'loses ten points' if judge is _loses_ten else 'does as floor 1'}"
+        if floor in group:
             points = loss_of_points(group, floor)
-            inside = -HALF < points[1] and points[2] < HALF
-            outside = points[1] > HALF or points[2] < -HALF
-            holds = True if inside else False if outside else None
-            parts.append(Statement(f"floor {floor} does as floor 1", holds, _in_points(points)))
-    if {"1", "0.9"} <= set(group):
-        points = loss_of_points(group, "0.9")
-        holds = True if points[1] > HALF else False if points[2] < HALF else None
-        parts.append(Statement("floor 0.9 loses ten points", holds, _in_points(points)))
+            parts.append(Statement(says, judge(*points[1:]), _in_points(points)))
+        else:
+            parts.append(Statement(says, None, MISSING))
     return parts
+
+
+def _as_well(low: float, high: float) -> bool | None:
+    if -HALF < low and high < HALF:
+        return True
+    return False if low > HALF or high < -HALF else None
+
+
+def _loses_ten(low: float, high: float) -> bool | None:
+    return True if low > HALF else False if high < HALF else None
 
 
 def _in_points(points: tuple[float, float, float]) -> str:
@@ -88,10 +100,13 @@ def _in_points(points: tuple[float, float, float]) -> str:
 def _answer(parts: Sequence[Statement], groups: Mapping[str, Mapping[str, Any]]) -> str:
     group = groups["shared"]
     if not parts:
-        return "No answer: floors are missing."
-    drop, lost = parts[-1], loss_of_points(group, "0.9")
-    words = {True: "loses ten points or nearly", False: "does not lose ten points", None: "may lose ten points"}
-    text = f"A floor of 0.9 {words[drop.holds]} against a floor of 1: {lost[0]:.1f} points {interval(*lost[1:])}."
+        return "No answer: the run at floor 1 failed."
+    text = "No answer on a floor of 0.9: its run failed."
+    if "0.9" in group:
+        lost = loss_of_points(group, "0.9")
+        words = {True: "loses ten points or nearly", False: "does not lose ten points", None: "may lose ten points"}
+        said = words[_loses_ten(*lost[1:])]
+        text = f"A floor of 0.9 {said} against a floor of 1: {lost[0]:.1f} points {interval(*lost[1:])}."
     scaled = {n: r for n, r in group.items() if n.endswith("h₀")}
     if scaled:
         middles = {n: 100 * float(np.median(r["accuracy"])) for n, r in scaled.items()}

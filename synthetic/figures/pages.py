@@ -44,6 +44,9 @@ class Statement:
     numbers: str
 
 
+MISSING = "its run failed"  # numbers of a statement that nothing can be said of
+
+
 @dataclass(frozen=True)
 class Remade:
     """A figure remade.
@@ -76,6 +79,19 @@ class Remade:
     def verdict(self) -> str:
         """On what the paper says: consistent where every part holds, not_consistent where one does not."""
         return "broken_instrument" if self.broken else combined(self.parts)
+
+
+def finished(records: Sequence[Record]) -> list[Record]:
+    """Those that did not fail.
+
+    Raises:
+        ValueError: If every one failed.
+    """
+    found = [record for record in records if not record.failed]
+    if not found:
+        why = records[-1].result.get("message", "") if records else "there is none"
+        raise ValueError(f"no run finished ({why}), so there is nothing to draw; run the figure again with --traceback")
+    return found
 
 
 def counted(steps: tuple[float, float, float]) -> str:

@@ -12,7 +12,7 @@ from helene.lab.report.drawing import DASHES, INK, MARKERS, PALETTE, Drawing, fi
 from helene.lab.report.pages import interval, number, table
 from helene.lab.runs.records import Record
 from helene.lab.scaling.cells import median_interval, ratio_of_medians
-from synthetic.figures.pages import Remade, Statement, counted
+from synthetic.figures.pages import MISSING, Remade, Statement, counted, finished
 
 TITLE = "The toy figure: two dimensions, two curvatures"
 NAMES = {
@@ -27,8 +27,12 @@ ZO_NAMES = {"sgd": "MeZO", "adam": "ZO-Adam", "newton": "ZO-Newton", "sophia": "
 
 
 def remake(records: Sequence[Record]) -> Remade:
-    """Judge the records."""
-    by_cell = {r.config["cell"]: r for r in records if not r.failed}
+    """Judge the records.
+
+    Raises:
+        ValueError: If every cell failed.
+    """
+    by_cell = {r.config["cell"]: r for r in finished(records)}
     exact = {name: by_cell[f"exact-{name}"].result for name in NAMES if f"exact-{name}" in by_cell}
     losses = {name: by_cell[f"losses-{name}"].result for name in ZO_NAMES if f"losses-{name}" in by_cell}
     parts = _parts(exact)
@@ -55,20 +59,24 @@ def _parts(exact: Mapping[str, Any]) -> list[Statement]:
         return []
     parts, helene = [], exact["helene"]
     for name in ("sgd", "adam"):
-        if name in exact:
+        says = f"{NAMES[name]} struggles to converge"
+        if name not in exact:
+            parts.append(Statement(says, None, MISSING))
+        else:
             ratio = _ratio(exact[name], helene)
             numbers = (
                 f"{_reached_in_words(exact[name])}; {number(ratio[0])} times HELENE's steps {interval(*ratio[1:])}"
             )
-            parts.append(
-                Statement(f"{NAMES[name]} struggles to converge", _struggles(exact[name], helene, ratio), numbers)
-            )
+            parts.append(Statement(says, _struggles(exact[name], helene, ratio), numbers))
     for name in ("newton", "sophia"):
-        if name in exact:
+        says = f"{NAMES[name]} is unstable"
+        if name not in exact:
+            parts.append(Statement(says, None, MISSING))
+        else:
             numbers = f"{_reached_in_words(exact[name])}, HELENE from {_reached(helene)[0]}"
-            parts.append(Statement(f"{NAMES[name]} is unstable", _fewer(exact[name], helene), numbers))
-    others = [result for name, result in exact.items() if not name.startswith("helene")]
-    beaten = [_fewer(helene, other) for other in others]
+            parts.append(Statement(says, _fewer(exact[name], helene), numbers))
+    others = [name for name in NAMES if not name.startswith("helene")]
+    beaten = [_fewer(helene, exact[name]) if name in exact else None for name in others]
     succeeds = False if True in beaten else None if None in beaten else True
     return [*parts, Statement("HELENE succeeds", succeeds, _reached_in_words(helene))]
 
@@ -109,6 +117,8 @@ def _ratio(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, float, fl
 
 
 def _answer(parts: Sequence[Statement], exact: Mapping[str, Any], losses: Mapping[str, Any]) -> str:
+    if not parts:
+        return "No answer: HELENE's run with exact gradients failed."
     shown = [p.says for p in parts if p.holds]
     against = [p.says for p in parts if p.holds is False]
     is_open = [p.says for p in parts if p.holds is None]
@@ -178,7 +188,7 @@ def _plain(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def _paths(exact: Mapping[str, Any]) -> Drawing:
     paths = {name: np.array(result["path"][:60]) for name, result in exact.items()}
-    highest = max(5.2, *(path[:, 1].max() for path in paths.values())) + 0.2
+    highest = max([5.2, *(path[:, 1].max() for path in paths.values())]) + 0.2
     x, y = np.meshgrid(np.linspace(-1.1, 1.45, 220), np.linspace(-0.6, highest, 220))
     value = 8 * (x - 1) ** 2 * (1.3 * x**2 + 2 * x + 1) + (y - 4) ** 2 / 2
     with style():

@@ -10,7 +10,7 @@ import numpy as np
 from helene.lab.report.figures import Line, line_figure
 from helene.lab.report.pages import number, table
 from helene.lab.runs.records import Record
-from synthetic.figures.pages import Remade, Statement
+from synthetic.figures.pages import Remade, Statement, finished
 
 TITLE = "How often Sophia's clip acts"
 PAPER = (1.18, 1.22)
@@ -24,9 +24,7 @@ def remake(records: Sequence[Record]) -> Remade:
     Raises:
         ValueError: If every cell failed.
     """
-    every = [r for r in records if not r.failed]
-    if not every:
-        raise ValueError("no run finished, so there is nothing to draw; run the figure again with --traceback")
+    every = finished(records)
     gamma = max({r.config["gamma"] for r in every}, key=lambda g: _share([r for r in every if r.config["gamma"] == g]))
     acting = [r for r in every if r.config["gamma"] == gamma]
     rest = [r for r in every if r.config["gamma"] != gamma]

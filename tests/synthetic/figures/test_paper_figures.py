@@ -261,6 +261,45 @@ def test_triggers_give_other_answers_for_other_records():
     assert "2 seeds cannot settle" in few.answer
 
 
+def without(records, **config):
+    """The records, with the cells of these settings failed."""
+    failed = {"status": "error", "message": "ValueError: no luck"}
+    return [
+        Record.of(r.experiment, r.config, failed if config.items() <= r.config.items() else r.result) for r in records
+    ]
+
+
+def test_a_statement_whose_run_failed_stays_open():
+    as_printed = toy_records({"newton": 10, "sophia": 5}, {"sgd": 50.0, "adam": 30.0})
+    for name in ("sgd", "adam", "newton", "sophia"):
+        made = toy_page.remake(without(as_printed, cell=f"exact-{name}"))
+        assert made.verdict == "not_resolved", f"nothing is known of {name}"
+        assert len(made.parts) == 5
+        assert f"whether {toy_page.NAMES[name]} " in made.answer
+    made = toy_page.remake(without(as_printed, cell="exact-helene"))
+    assert made.answer == "No answer: HELENE's run with exact gradients failed."
+    floors = floor_records({"0.9": 0.75})
+    for value in (0.9, 2.0, 3.0):
+        made = floor_page.remake(without(floors, protocol="shared", floor=value, unit="value"))
+        assert made.verdict == "not_resolved", f"nothing is known of floor {value}"
+        assert [part.numbers for part in made.parts].count("its run failed") == 1
+    assert floor_page.remake(without(floors, floor=0.9)).answer.startswith("No answer on a floor of 0.9")
+
+
+@pytest.mark.parametrize("page", [toy_page, ablation_page, floor_page, triggers_page])
+def test_without_a_finished_run_no_figure_is_drawn(page):
+    made = {toy_page: toy_records({}, {}), ablation_page: ablation_records({}, {}), floor_page: floor_records({})}
+    with pytest.raises(ValueError, match=r"no luck.*nothing to draw"):
+        page.remake(without(made.get(page) or trigger_records(0.1)))
+
+
+def test_a_miss_of_the_ablation_has_no_ratio():
+    missed = ablation_page.remake(ablation_records({"helene": math.inf}, {}))
+    assert "HELENE misses the target, MeZO does not." in missed.answer
+    both = ablation_page.remake(ablation_records({"mezo": math.inf, "helene": math.inf}, {}))
+    assert "HELENE misses the target, as MeZO does." in both.answer
+
+
 def test_every_parameter_has_one_kind():
     from helene.lab.transformer import TinyTransformer, TransformerConfig
 
