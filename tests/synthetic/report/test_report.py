@@ -75,6 +75,17 @@ def test_three_sets_of_records_give_three_answers():
     assert "cannot tell" in said["unknown"]
 
 
+def test_an_exponent_has_the_interval_of_its_own_series():
+    """Where d is fixed it has no exponent: beside such a family stands the other one's interval."""
+    rows = analysed(QUICK, {**CONTROL_LAWS, "helene": follows_max_d})
+    mine = helene(rows)
+    law = replace(mine.main.law, exponents={"max_d": 1.0}, intervals={"max_d": (0.9, 1.1)})
+    fits = {name: replace(mine.main, law=law, fixed_d=True) for name in mine.fits}
+    fixed = replace(mine, series=replace(mine.series, family="relabelled"), fits=fits)
+    (said,) = re.findall(r"The exponent of d is .*?\]", answer([mine]))
+    assert said in answer([fixed, mine])
+
+
 def test_an_exponent_in_between_grows_with_d():
     rows = analysed(QUICK, {**CONTROL_LAWS, "helene": lambda n, w: 6.0 * w * n**0.5 + 12})
     assert helene(rows).follows == "between"
