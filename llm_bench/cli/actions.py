@@ -234,6 +234,7 @@ def estimate(arguments: argparse.Namespace) -> int:
     from llm_bench.runs.predicted_memory import predict_run
 
     bench = given.bench(arguments, check=False)
+    given.check_asked(arguments, cells(bench.preset, bench.models), "the estimate")
     sizes = {name: size_of(bench.env.source(name)) for name in bench.models.values()}
     records = []
     if arguments.store.is_file():

@@ -36,14 +36,13 @@ def environment(arguments: argparse.Namespace, check: bool = True) -> Any:
     """Where runs find models, data and a device.
 
     Raises:
-        ValueError: If the device is not there and ``check`` asks for it.
+        ValueError: If there is no such kind of device, or it is not there and ``check`` asks for it.
     """
     from llm_bench.models.loading import check_device
     from llm_bench.runs.environment import environment as made
 
     # A page of runs on another machine, or a forecast for one, needs no device of theirs.
-    if check and not getattr(arguments, "draw_only", False):
-        check_device(arguments.device)
+    check_device(arguments.device, is_used=check and not getattr(arguments, "draw_only", False))
     work = arguments.work
     if work is None and arguments.store is not None:
         work = arguments.store.with_name(arguments.store.name + ".work")
@@ -83,7 +82,7 @@ def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = (), ch
     preset = get_preset(arguments.preset)
     changes: dict[str, Any] = {}
     if arguments.methods or extra_methods:
-        wanted = tuple(arguments.methods or extra_methods)
+        wanted = tuple(dict.fromkeys(arguments.methods or extra_methods))
         for name in wanted:
             if name not in preset.untrained:
                 get_method(name)
@@ -93,7 +92,7 @@ def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = (), ch
     if arguments.tasks:
         changes["tasks"] = _tasks(preset, arguments.tasks)
     if arguments.tunings:
-        changes["tunings"] = tuple(arguments.tunings)
+        changes["tunings"] = tuple(dict.fromkeys(arguments.tunings))
     if arguments.dtype:
         changes["dtype"] = arguments.dtype
     if arguments.products:
@@ -134,7 +133,7 @@ def _tasks(preset: Preset, words: list[str]) -> dict[Kind, tuple[str, ...]]:
     if unknown := [word for word in words if word not in every]:
         there = ", ".join(dict.fromkeys(every))
         raise ValueError(f"--tasks has {unknown[0]!r}, and there is no such task; there are {there}")
-    more = [word for word in words if word not in usual]
+    more = [word for word in dict.fromkeys(words) if word not in usual]
     return {
         kind: (*(t for t in tasks if t in words), *(t for t in more if t in task_names(kind)))
         for kind, tasks in preset.tasks.items()

@@ -184,10 +184,12 @@ def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     raise ValueError(f"the tokenizer changes a text when it adds special tokens: {bare} becomes {full}")
 
 
-def check_device(device: str) -> None:
-    """Raise ValueError where a device is asked for that is not there, or of a kind that runs know nothing of."""
+def check_device(device: str, *, is_used: bool = True) -> None:
+    """Raise ValueError for a device of a kind that runs know nothing of, or, where it is used, that is not there."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise ValueError(f"the device must be cpu, cuda or one such as cuda:1, got {device!r}")
+    if not is_used:
+        return
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} was asked for, but torch sees no CUDA device; use --device cpu")
     count = torch.cuda.device_count()

@@ -169,6 +169,9 @@ def test_commands(tiny, tmp_path, capsys, monkeypatch):
         (["figure", "curves", "--methods", "mezo", "zo-adam"], "figure curves has no method 'zo-adam'"),
         (["table", "memory", "--methods", "mezo"], "table memory does not look at --methods; leave it out"),
         (["table", "2", "--shapes", "opt-1.3b"], "table 2 does not look at --shapes; leave it out"),
+        (["estimate", "--device", "tpu"], "the device must be cpu, cuda or one such as cuda:1, got 'tpu'"),
+        (["table", "2", "--device", "cuda0", "--draw-only"], "the device must be cpu, cuda or one such as cuda:1"),
+        (["estimate", "--tasks", "trec"], "the estimate has nothing that preset small runs with these models"),
         (["run", "--config", "nofile.toml"], "there is no file nofile.toml; a run's settings are a TOML file"),
     ],
 )
@@ -193,6 +196,17 @@ def test_minutes_are_not_negative(minutes, capsys):
     with pytest.raises(SystemExit, match="2"):
         helene_cli.main(["llm", "sweep", "--model", "x", "--data", "x", "--store", "x", "--minutes", minutes])
     assert "argument --minutes: " in capsys.readouterr().err
+
+
+def test_a_word_said_twice_counts_once(tiny, tmp_path, capsys):
+    made, _, _ = tiny
+    where = ["--model", made.env.models["tiny OPT"], "--data", made.env.data, "--store", str(tmp_path / "s.sqlite")]
+    said = []
+    for times in (1, 2):
+        words = ["--methods", *["mezo"] * times, "--tasks", *["wsc"] * times, "--tunings", *["full"] * times]
+        assert helene_cli.main(["llm", "sweep", "--minutes", "0", *where, *words]) == 0
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1]
 
 
 def test_a_damaged_weight_file_is_named(tiny, tmp_path, capsys):
