@@ -175,16 +175,14 @@ def tune(arguments: argparse.Namespace) -> int:
     from llm_bench.protocol.step_size_search import tune as search
     from llm_bench.report.labels import STATUS_LABELS
     from llm_bench.runs import methods
-    from llm_bench.runs.config import load
     from llm_bench.runs.natural_step import natural_step_size
 
     env = given.environment(arguments)
     if arguments.tuning not in BASE_LR:
         raise ValueError(f"--tuning must be one of {', '.join(BASE_LR)}, got {arguments.tuning!r}")
-    eps = EPS[arguments.kind, arguments.tuning] if methods.takes_eps(arguments.method) else "none"
+    eps = EPS[arguments.kind, arguments.tuning] if methods.takes_eps(arguments.method) else None
     natural = natural_step_size(arguments.method, BASE_LR[arguments.tuning])
     settings = {
-        "model": next(iter(env.models)),
         "kind": arguments.kind,
         "task": arguments.task,
         "method": arguments.method,
@@ -199,7 +197,7 @@ def tune(arguments: argparse.Namespace) -> int:
     for name in ("steps", "eval_every", "role", "target"):
         if name in names:
             raise ValueError(f"tune sets {name} itself, from --forwards; leave --set {name}=... out")
-    base = load(None, [*(f"{name}={value}" for name, value in settings.items()), *arguments.set])
+    base = given.config(arguments, env, None, settings)
     print(_rows(base, env))
     with Store(arguments.store) as store:
         tuned = search(base, None if "lr" in names else natural, arguments.forwards, env, store)

@@ -17,13 +17,16 @@ def named_models(words: list[str]) -> dict[str, str]:
     """Sources by name: of ``NAME=DIR``, or by the folder's own name, or the name on the Hub.
 
     Raises:
-        ValueError: If two have one name.
+        ValueError: If two have one name, or one has none.
     """
     named: dict[str, str] = {}
     for word in words:
         name, equals, source = word.partition("=")
         if not equals or Path(word).is_dir():
-            name, source = Path(word).name if Path(word).is_dir() else word, word
+            folder = Path(word)
+            name, source = folder.name or folder.resolve().name if folder.is_dir() else word, word
+        if not name or not source:
+            raise ValueError(f"--model must be a folder, a name on the Hub or NAME= and one of these, got {word!r}")
         if name in named:
             raise ValueError(
                 f"--model has the name {name!r} twice, of {named[name]} and {source}; give NAME=DIR for one"
@@ -57,12 +60,29 @@ def device_kind(arguments: argparse.Namespace) -> str:
 
 def run(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """The configuration of one run, and its environment."""
-    from llm_bench.runs.config import load
     from llm_bench.runs.environment import resolved
 
     env = environment(arguments)
-    defaults = [f"model={next(iter(env.models))}", f"device={device_kind(arguments)}"]
-    return resolved(load(arguments.config, [*defaults, *arguments.set]), env), env
+    return resolved(config(arguments, env, arguments.config, {"device": device_kind(arguments)}), env), env
+
+
+def config(arguments: argparse.Namespace, env: Any, path: Path | None, defaults: dict[str, Any]) -> Any:
+    """A run's settings: the model of the arguments and these, a file's over them, and over both those of ``--set``.
+
+    Raises:
+        ValueError: If the run's model is none of the arguments', or they have several and it is not said which.
+    """
+    from llm_bench.runs.config import load
+
+    only = next(iter(env.models)) if len(env.models) == 1 else ""
+    made = load(path, arguments.set, {"model": only, **defaults})
+    if made.model not in env.models:
+        said = (
+            f"the run is of model {made.model!r}, which --model does not give" if made.model else "a run has one model"
+        )
+        names = ", ".join(env.models)
+        raise ValueError(f"{said}; --model gives {names}: name it by NAME=DIR, or choose by --set model=NAME")
+    return made
 
 
 def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = (), check: bool = True) -> Any:

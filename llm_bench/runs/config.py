@@ -196,17 +196,17 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     return RunConfig(**{name: _checked(name, value, hints[name]) for name, value in values.items()})
 
 
-def load(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
-    """A config from a TOML file and words ``name=value``, ``hyper.name=value``, which win.
+def load(path: Path | None, overrides: Sequence[str] = (), defaults: Mapping[str, Any] | None = None) -> RunConfig:
+    """A config from values, a TOML file and words ``name=value``, ``hyper.name=value``, of which the last wins.
 
     Raises:
         ValueError: If the file cannot be read or is no TOML, or a word has no ``=``; see also `from_dict`.
         FileNotFoundError: If there is no such file.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = dict(defaults or {})
     if path is not None:
         try:
-            values = tomllib.loads(read_text(path))
+            values |= tomllib.loads(read_text(path))
         except FileNotFoundError as err:
             raise FileNotFoundError(f"there is no file {path}; a run's settings are a TOML file") from err
         except OSError as err:
@@ -218,7 +218,9 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
         if not equals:
             raise ValueError(f"an override must read name=value, got {word!r}")
         if name.startswith("hyper."):
-            values.setdefault("hyper", {})[name.removeprefix("hyper.")] = parsed(text)
+            if not isinstance(values.setdefault("hyper", {}), dict):
+                raise ValueError(f"hyper must be a table of settings, got {values['hyper']!r}")
+            values["hyper"][name.removeprefix("hyper.")] = parsed(text)
         else:
             values[name] = parsed(text)
     return from_dict(values)

@@ -244,6 +244,37 @@ def test_models_may_be_named(tmp_path):
         arguments.named_models(["a=x", "a=y"])
 
 
+def test_a_model_that_has_no_name_is_refused(tmp_path, monkeypatch):
+    for word in ("=/x/y", "a=", ""):
+        with pytest.raises(ValueError, match=r"--model must be a folder, a name on the Hub or NAME="):
+            arguments.named_models([word])
+    monkeypatch.chdir(tmp_path)
+    assert arguments.named_models(["."]) == {tmp_path.name: "."}
+
+
+@pytest.mark.parametrize("action", ["run", "tune"])
+def test_a_run_is_of_the_model_that_is_named(action, tiny, tmp_path, capsys):
+    """Neither the first of several models nor another one than the file's is taken in silence."""
+    made, _, _ = tiny
+    folder, data = made.env.models["tiny OPT"], made.env.data
+    (tmp_path / "run.toml").write_text('model = "b"\nkind = "causal"\ntask = "sst2"\nmethod = "zero-shot"\n')
+    more = ["--config", str(tmp_path / "run.toml")]
+    if action == "tune":
+        more = ["--forwards", "1", "--kind", "causal", "--task", "sst2", "--store", str(tmp_path / "t.sqlite")]
+
+    def said(models, *words):
+        given = [word for name in models for word in ("--model", f"{name}={folder}")]
+        assert helene_cli.main(["llm", action, *more, *given, "--data", data, *words]) == 2
+        return capsys.readouterr().err
+
+    assert "the run is of model 'b', which --model does not give; --model gives a, c" in said("ac", "--set", "model=b")
+    if action == "run":
+        assert "the run is of model 'b', which --model does not give; --model gives a: name it by" in said("a")
+        (tmp_path / "run.toml").write_text('kind = "causal"\ntask = "sst2"\nmethod = "zero-shot"\ndevice = "cuda"\n')
+        assert "the run is for device 'cuda', this machine's is 'cpu'; set device" in said("a")
+    assert "a run has one model; --model gives a, b: name it by NAME=DIR, or choose by --set model=" in said("ab")
+
+
 def test_two_models_of_one_kind_are_refused(tiny, tmp_path, capsys):
     folder = tiny[0].env.models["tiny OPT"]
     where = ["--data", tiny[0].env.data, "--store", str(tmp_path / "s.sqlite")]

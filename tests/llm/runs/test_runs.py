@@ -97,6 +97,8 @@ def test_bad_files_and_words_are_named(tmp_path):
         configs.load(None, ["lr"])
     with pytest.raises(ValueError, match="a run needs kind, task, method"):
         configs.load(None, ["model=x"])
+    with pytest.raises(ValueError, match="hyper must be a table of settings, got 3"):
+        configs.load(None, ["hyper=3", "hyper.gamma=1"])
 
 
 def test_settings_of_their_own_are_no_hyper_parameters():
