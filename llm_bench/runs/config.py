@@ -238,8 +238,6 @@ def parsed(text: str) -> Any:
 
 def to_toml(config: RunConfig) -> str:
     """TOML that `load` reads back: what differs from the defaults, fingerprints included."""
-    import json
-
     lines, tables = [], []
     for f in dataclasses.fields(RunConfig):
         value = getattr(config, f.name)
@@ -247,19 +245,16 @@ def to_toml(config: RunConfig) -> str:
             if value:
                 tables = ["", "[hyper]", *(f"{name} = {_toml(item)}" for name, item in value.items())]
         elif f.default is dataclasses.MISSING or value != f.default:
-            lines.append(f"{f.name} = {_toml(value) if not isinstance(value, str) else json.dumps(value)}")
+            lines.append(f"{f.name} = {_toml(value)}")
     return "\n".join([*lines, *tables]) + "\n"
 
 
 def _toml(value: Any) -> str:
     import json
-    import math
 
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float):
-        return "inf" if math.isinf(value) else repr(value)
-    return json.dumps(value)
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:

@@ -28,7 +28,8 @@ from llm_bench.runs.training.loop import Training
 
 
 def test_a_config_survives_toml_and_dicts(tmp_path):
-    config = opt(method="helene", hyper={"anneal_horizon": math.inf, "floor": "mean:1", "interval": 5}, target=0.8)
+    hyper = {"anneal_horizon": math.inf, "floor": "mean:1", "interval": 5, "low": -math.inf}
+    config = opt(model="ein 🐘", method="helene", hyper=hyper, target=0.8)
     assert from_dict(config.to_dict()) == config
     (tmp_path / "run.toml").write_text(configs.to_toml(config))
     assert configs.load(tmp_path / "run.toml") == config
