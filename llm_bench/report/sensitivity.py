@@ -92,7 +92,7 @@ def sensitivity(records: Sequence[Record]) -> Sensitivity | None:
         len(runs),
         config["lr"] if own else None,
         loss,
-        best.result["dev"]["metric"],
+        best.result["dev"].get("metric"),
         bool(own) and best in (runs[0], runs[-1]),
         max(works) / min(works) if works else None,
         sum(r.result["status"] in LOST for r in runs) / len(runs),
@@ -120,9 +120,10 @@ def natural_size(records: Sequence[Record]) -> float | None:
     base = (preset.base_lr if preset else BASE_LR)[run.config["tuning"]]
     method = run.config["method"]
     slopes = [r.result["slope"] for r in records if r.result.get("slope")]
-    if natural_step.needs_slope(method) and not slopes:
+    hyper = run.config.get("hyper")
+    if natural_step.needs_slope(method, hyper) and not slopes:
         return None
-    divisor = natural_step.denominator(method, slopes[0] if slopes else {}, run.config["batch_size"])
+    divisor = natural_step.denominator(method, slopes[0] if slopes else {}, run.config["batch_size"], hyper)
     return natural_step.natural_step_size(method, base, divisor)
 
 
@@ -131,11 +132,15 @@ def lacks(run: Record) -> str:
     method = run.config.get("method")
     if method is not None and method not in methods.METHODS:
         return f"this version has no method {method!r}"
+    if (tuning := run.config.get("tuning", "full")) not in BASE_LR:
+        return f"this version has no tuning {tuning!r}"
     result = ("status", "curve") if math.isfinite(_dev_loss(run)) else ("status",)
     for part, names, values in (("config", _CONFIG, run.config), ("result", result, run.result)):
         for name in names:
             if name not in values:
                 return f"their {part} has no {name}"
+    if "curve" in result and not (run.result["curve"] or {}).get("dev_loss"):
+        return "their curve has no dev_loss"
     return ""
 
 

@@ -136,6 +136,35 @@ def test_runs_of_unknown_methods_are_left_out_with_a_word(tmp_path, capsys):
     assert err.strip() == "tuning runs left out: 3, this version has no method 'mezzo'"
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"config": {"tuning": "half"}}, "this version has no tuning 'half'"),
+        ({"result": {"curve": {}}}, "their curve has no dev_loss"),
+        ({"result": {"curve": None}}, "their curve has no dev_loss"),
+    ],
+)
+def test_runs_that_cannot_be_read_are_left_out_with_a_word(change, why, tmp_path, capsys):
+    from helene.lab.runs.records import write_jsonl
+
+    parts = {name: {**getattr(GRID[2], name), **change.get(name, {})} for name in ("config", "result")}
+    write_jsonl(tmp_path / "r.jsonl", [*GRID[:2], Record.of("llm/small", **parts)], "test")
+    assert helene_cli.main(["llm", "sensitivity", str(tmp_path / "r.jsonl")]) == 0
+    assert capsys.readouterr().err.strip() == f"tuning runs left out: 1, {why}"
+
+
+def test_hyper_parameters_of_a_run_move_its_untuned_step_size():
+    """Here by a floor that no h reaches: the divisor of HELENE's first moves is that floor."""
+    cell, hyper = dataclasses.replace(MEZO, method="helene"), {"floor": 1e9}
+    slope = {"mean_square": 1e4, "dimension": 1e6}
+    lr = float(f"{1e-7 * denominator('helene', slope, 16, hyper):.3g}")
+    assert lr == pytest.approx(100, rel=0.01)
+    runs = [Record.of(r.experiment, {**r.config, "hyper": hyper}, r.result) for r in (tuned(lr, 0.6, cell=cell),)]
+    measured = plan.slope_run(SMALL, cell, "m", "cpu").to_dict()
+    found = sensitivity([Record.of("llm/small", measured, {"status": "out_of_budget", "slope": slope}), *runs])
+    assert found.untuned == (lr, 0.6)
+
+
 def test_helene_is_untuned_where_its_measured_slope_says():
     cell = dataclasses.replace(MEZO, method="helene")
     slope = {"mean_square": 1e4, "dimension": 1e6}
