@@ -71,7 +71,7 @@ class Numbers:
 
 
 def numbers(records: Sequence[Record]) -> Numbers | None:
-    """Numbers of a cell's test runs; None where none has a test metric.
+    """Numbers of a cell's test runs; None where none has a test metric. One without it may have missed the target.
 
     Raises:
         ValueError: If they are not runs of one model, precision, length and step size.
@@ -86,7 +86,8 @@ def numbers(records: Sequence[Record]) -> Numbers | None:
     if low is not None and high is not None:
         low, high = max(0.0, low), min(100.0, high)
     aucs = [result["test"]["auc"] for result in results if result["test"]["auc"] is not None]
-    targets: list[dict[str, Any]] = [result["target"] for result in results if result.get("target")]
+    aimed = [record for record in records if record.result.get("target")]
+    targets: list[dict[str, Any]] = [record.result["target"] for record in aimed]
     peaks = [result["peak_bytes"]["step"] for result in results if (result.get("peak_bytes") or {}).get("step")]
     seconds = [result["training_seconds"] for result in alone if result.get("training_seconds") is not None]
     speeds = [r["tokens"] / r["training_seconds"] for r in alone if r.get("tokens") and r.get("training_seconds")]
@@ -100,7 +101,7 @@ def numbers(records: Sequence[Record]) -> Numbers | None:
         targets[0]["value"] if targets else None,
         _median([t["steps"] for t in targets]),
         _median([t["forwards"] for t in targets]),
-        _median([r["target"]["training_seconds"] for r in alone if r.get("target")]),
+        _median([r.result["target"]["training_seconds"] for r in aimed if had_the_card_alone(r)]),
         _median(seconds),
         _median(speeds),
         max(peaks) if peaks else None,
