@@ -121,6 +121,8 @@ def _best(records: Sequence[Record]) -> float:
     """The step size of the lowest dev loss; that of a run that was lost before it learned is the model's as it was."""
     ended = [r for r in records if r.result.get("best_step") or r.result["status"] == "out_of_budget"]
     usable = [(r.result["dev"]["loss"], r.config["lr"]) for r in ended if r.result.get("dev")]
+    if all(r.failed for r in records):
+        raise ValueError(f"all {len(records)} runs failed: {records[0].result.get('message')}")
     if not usable:
         raise ValueError(
             f"no step size gave a dev loss of its own: {records[0].result.get('message')}; try smaller ones around "

@@ -208,6 +208,8 @@ def test_a_step_size_whose_run_was_lost_before_it_learned_is_never_the_best(toy_
     def made(experiment, configs, call, store, **more):
         def result(lr):
             lost = {"status": "non_finite", "message": f"lost with {lr:g}", "dev": {"loss": 1.0}, "best_step": 0}
+            if largest is None:
+                return {"status": "error", "message": "ValueError: no such head"}
             return lost if lr > largest else {**lost, "status": "out_of_budget", "dev": {"loss": 1.0 + lr}}
 
         return [Record.of(experiment, config, result(config["lr"])) for config in configs]
@@ -218,6 +220,9 @@ def test_a_step_size_whose_run_was_lost_before_it_learned_is_never_the_best(toy_
     assert step_size_search.tune(base, 1.0, 3000, environment(toy_data), None).lr == pytest.approx(0.0032)
     largest = 0.0
     with pytest.raises(ValueError, match=r"no step size gave a dev loss of its own: lost with 0\.01; try smaller ones"):
+        step_size_search.tune(base, 1.0, 3000, environment(toy_data), None)
+    largest = None
+    with pytest.raises(ValueError, match="all 4 runs failed: ValueError: no such head"):
         step_size_search.tune(base, 1.0, 3000, environment(toy_data), None)
 
 
