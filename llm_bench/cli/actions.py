@@ -104,8 +104,10 @@ def _memory(arguments: argparse.Namespace) -> int:
     from llm_bench.models.loading import check_device
     from llm_bench.models.shapes import rows_and_tokens
     from llm_bench.protocol.execute import experiment
+    from llm_bench.protocol.presets import get_preset
     from llm_bench.report import memory_page
 
+    preset = get_preset(arguments.preset).name
     shapes = arguments.shapes.split(",") if arguments.shapes else list(memory_sweep.SHAPES)
     batches = arguments.batches.split(",") if arguments.batches else list(memory_sweep.BATCHES)
     for batch in batches:
@@ -123,7 +125,9 @@ def _memory(arguments: argparse.Namespace) -> int:
                 minutes=arguments.minutes,
                 say=lambda text: print(text, file=sys.stderr),
             )
-        records, runs = store.records(memory_sweep.EXPERIMENT), store.records(experiment(arguments.preset))
+        records, runs = store.records(memory_sweep.EXPERIMENT), store.records(experiment(preset))
+    if not records and not runs:
+        raise ValueError(f"{arguments.store} has no peak, and no run of preset {preset}; leave --draw-only out")
     words = ["helene", "llm", "table", "memory", "--device", arguments.device, "--shapes", ",".join(shapes)]
     words += ["--batches", ",".join(batches), "--store", str(arguments.store)]
     command = public_command(words)

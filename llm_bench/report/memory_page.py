@@ -62,8 +62,9 @@ def _answer(records: Sequence[Record]) -> str:
     broken = sum(r.result["status"] == "error" for r in records)
     within = sum(off <= LIMIT for off, _ in measured)
     where = ", ".join(record.config[name] for name in ("name", "model", "batch"))
+    devices = " and ".join(f"one {device}" for device in dict.fromkeys(r.config["device"] for _, r in measured))
     return (
-        f"{_both(records)}Of {len(measured)} peaks measured on one {record.config['device']}, {within} are within "
+        f"{_both(records)}Of {len(measured)} peaks measured on {devices}, {within} are within "
         f"{LIMIT:.0%} of their prediction. The furthest is {worst:.1%} off ({where}). "
         f"{full or 'None'} of the rows {'does' if full == 1 else 'do'} not fit the card."
         + (f" {broken} ended with an error." if broken else "")
@@ -71,12 +72,13 @@ def _answer(records: Sequence[Record]) -> str:
 
 
 def _both(records: Sequence[Record]) -> str:
-    """HELENE's bytes against MeZO's, of the first model and batch that have both."""
-    peaks: dict[tuple[str, str], dict[str, int]] = {}
+    """HELENE's bytes against MeZO's, of the first model, batch and device that have both."""
+    peaks: dict[tuple[str, ...], dict[str, int]] = {}
     for r in records:
         if r.result["peak_bytes"]:
-            peaks.setdefault((r.config["model"], r.config["batch"]), {})[r.config["name"]] = r.result["peak_bytes"]
-    for (model, batch), found in peaks.items():
+            place = tuple(r.config[name] for name in ("model", "batch", "device"))
+            peaks.setdefault(place, {})[r.config["name"]] = r.result["peak_bytes"]
+    for (model, batch, _), found in peaks.items():
         state = {name.partition(", ")[2]: peak for name, peak in found.items() if name.startswith("HELENE, ")}
         if "MeZO" in found and state:
             helene = ", ".join(f"{peak / 1e9:.1f} GB with {name}" for name, peak in state.items())

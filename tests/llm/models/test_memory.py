@@ -214,6 +214,39 @@ def test_the_command_predicts_without_a_gpu(
     assert Path(printed.out.strip()).name == "table-memory.html"
 
 
+def test_peaks_of_two_devices_are_not_mixed() -> None:
+    """HELENE's bytes stand against MeZO's of the same device, and the sentence names each."""
+    from helene.lab.runs.store import Record
+
+    def peak(name: str, device: str, size: int) -> Record:
+        config = {"name": name, "model": "opt-tiny", "batch": "2x8", "device": device}
+        return Record.of("m", config, {"status": "reached", "peak_bytes": size, "predicted_bytes": {"total": size}})
+
+    records = [peak("MeZO", "A", 10**9), peak("MeZO", "B", 2 * 10**9), peak("HELENE, fp32 state", "A", 3 * 10**9)]
+    said = memory_page._answer(records)
+    assert "MeZO tunes opt-tiny in 1.0 GB" in said
+    assert "HELENE takes 3.0 GB with fp32 state" in said
+    assert "Of 3 peaks measured on one A and one B, 3 are within" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--preset", "nope"], "there is no preset 'nope'"),
+        ([], "m.sqlite has no peak, and no run of preset small; leave --draw-only out"),
+    ],
+)
+def test_a_memory_page_of_nothing_is_refused(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from helene.lab.runs.store import Store
+
+    Store(tmp_path / "m.sqlite").close()
+    command = ["llm", "table", "memory", "--draw-only", "--store", str(tmp_path / "m.sqlite"), "--out", str(tmp_path)]
+    assert helene_cli.main([*command, *words]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_a_row_that_cannot_fit_is_not_tried_and_an_error_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
