@@ -187,8 +187,10 @@ def cells_of(word: str) -> tuple[str, list[Cell]]:
     """Preset and cells of ``PRESET/KIND/TASK[/METHOD,METHOD]``; the methods in the order given, else the preset's.
 
     Raises:
-        ValueError: If there is no such preset, kind, task or method.
+        ValueError: If it has other parts, or there is no such preset, kind, task or method.
     """
+    if not 3 <= len(word.split("/")) <= 4:
+        raise ValueError(f"rows are PRESET/KIND/TASK[/METHOD,METHOD], got {word!r}")
     name, kind, task, *rest = word.split("/")
     preset = get_preset(name)
     chosen = rest[0].split(",") if rest else [*preset.untrained, *preset.methods]
@@ -267,6 +269,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", action="append", default=[], metavar="KIND=DIR", help="a folder that is ready")
     parser.add_argument("--random-models", action="store_true", help="models need not know English (tests)")
     arguments = parser.parse_args(argv)
+    try:
+        for word in arguments.rows:
+            cells_of(word)
+    except ValueError as err:
+        parser.error(str(err))
+    for word in arguments.model:
+        if word.partition("=")[0] not in ("causal", "masked") or not word.partition("=")[2]:
+            parser.error(f"--model must be causal=DIR or masked=DIR, got {word}")
+    if min(arguments.cards, arguments.per_card) < 1:
+        parser.error(f"--cards and --per-card must be at least 1, got {arguments.cards}, {arguments.per_card}")
     if ranks.started() > 1 and arguments.cards * arguments.per_card > 1:
         parser.error("--cards and --per-card make runs side by side; leave them out under torch.distributed.run")
     if ranks.started() > 1 and ":" in arguments.device:

@@ -296,3 +296,19 @@ def test_the_rows_of_a_call_are_presets_and_methods_that_exist():
     assert [cell.method for cell in cells] == ["helene", "zero-shot", "mezo"]
     with pytest.raises(ValueError, match="there is no method 'none'"):
         gpu_rows.cells_of("small/causal/sst2/none")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rows", "small"], "rows are PRESET/KIND/TASK[/METHOD,METHOD], got 'small'"),
+        (["--rows", "small/any/sst2"], "kind must be causal or masked, got 'any'"),
+        (["--model", "/a/folder"], "--model must be causal=DIR or masked=DIR, got /a/folder"),
+        (["--cards", "0"], "--cards and --per-card must be at least 1, got 0, 1"),
+    ],
+)
+def test_bad_words_of_a_call_are_one_line(words, message, tmp_path, capsys):
+    where = ["--keep", str(tmp_path), "--data", str(tmp_path), "--out", str(tmp_path)]
+    with pytest.raises(SystemExit, match="2"):
+        gpu_rows.main([*where, *words])
+    assert f"error: {message}" in capsys.readouterr().err
