@@ -244,7 +244,8 @@ class Training:
     def _restore(self) -> bool:
         device = self.session.model.device
         saved = self.folder.load(STATE, device)
-        if saved is None or "slopes" not in saved:
+        known = {field.name for field in dataclasses.fields(RunState)}
+        if saved is None or "slopes" not in saved or set(saved["progressed"]) != known:  # or of another version
             return False
         best = self.folder.load(BEST, torch.device("cpu"))
         state = RunState(**saved["progressed"])

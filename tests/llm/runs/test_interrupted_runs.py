@@ -84,11 +84,15 @@ def test_a_saved_run_goes_on_in_the_same_process_too(env, tmp_path):
         assert comparable(found) == comparable(expected)
 
 
-def test_a_damaged_save_begins_the_run_anew(env, tmp_path):
+@pytest.mark.parametrize("saved", [None, {"progressed": {"step": 3, "of_another_version": 1}, "slopes": [{}, 0, 0.0]}])
+def test_a_save_that_cannot_be_read_begins_the_run_anew(saved, env, tmp_path):
     config = resolved(opt(), env)
     folder = tmp_path / config_key(config.to_dict())
     folder.mkdir()
-    (folder / "state.pt").write_bytes(b"torn")
+    if saved is None:
+        (folder / "state.pt").write_bytes(b"torn")
+    else:
+        torch.save(saved, folder / "state.pt")
     result = result_of(config, env, work=str(tmp_path))
     expected = result_of(config, env)
     result.pop("trajectory_bytes"), expected.pop("trajectory_bytes")
