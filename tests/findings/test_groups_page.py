@@ -10,12 +10,15 @@ from helene.lab.runs.records import read_jsonl
 from helene.lab.runs.store import Record
 from helene.steps.gradient_noise import divisors, gain
 from llm_bench.protocol import speed
+from llm_bench.report.cell_numbers import numbers
+from llm_bench.report.compare import lead
 from tests.findings.committed import LLM, full_runs, milliseconds, table, words
 
 GROUPS = {
     "mezo": "MeZO",
     "zo-sgd-mmt": "MeZO with momentum",
     "zo-adam": "ZO-Adam",
+    "mezo-grouped": "1 group, of rank one",
     "mezo-grouped-4": "4 groups",
     "mezo-grouped-16": "16 groups",
 }
@@ -91,7 +94,7 @@ def test_the_page_on_groups():
         spent = [steps_of(three_tests("groups", method, task)) for method in ("mezo", "zo-adam")]
         more = [b > a or (task == "causal-cb" and a == b) for a, b in zip(*spent, strict=True)]
         assert all(more), "ZO-Adam takes more of them than MeZO with each seed"
-    assert f"take a median of {median(steps_of(ours)):.0f} steps where MeZO takes {median(steps_of(mezo)):.0f}" in text
+    assert f"take a median of {median(steps_of(ours)):.0f} where MeZO takes {median(steps_of(mezo)):.0f};" in text
     told = "take {:.2f}, {:.2f} and {:.2f} times MeZO's steps and {:.2f}, {:.2f} and {:.2f} times its seconds"
     assert told.format(*shares(ours, mezo, "steps"), *shares(ours, mezo, "training_seconds")) in text
     slower = [fmean(milliseconds_of(runs)) for runs in (ours, mezo)]
@@ -118,6 +121,66 @@ def test_the_page_on_groups():
     assert f"the forward alone is {1e3 * profiles[64]['parts']['forward'] / floor:.1f} times" in text
     noise, gains = table(page, "| B = G = 16")
     assert gains[1:] == [f"{gain(16, 16, float(nu)):.1f}" for nu in noise[1:]]
+
+
+def test_trec():
+    """Groups and FZOO beside MeZO, seed by seed; the ends do not differ by more than their scatter."""
+    page, text, task = "docs/findings/groups.md", words("docs/findings/groups.md"), "masked-trec"
+    found = {m: three_tests("groups", m, task) for m in ("mezo", "mezo-grouped", "mezo-grouped-4", "mezo-grouped-16")}
+    found["fzoo"] = three_tests("groups-fzoo", "fzoo", task)
+    lists = ["{:.0f}, {:.0f} and {:.0f}".format(*steps_of(found[m])) for m in ("mezo-grouped-16", "mezo")]
+    assert "On TREC 16 groups take {} steps where MeZO takes {}.".format(*lists) in text
+    shown = {
+        method: "{:.2f}, {:.2f} and {:.2f}".format(*shares(runs, found["mezo"], "steps"))
+        for method, runs in found.items()
+    }
+    halves = shares(found["mezo-grouped-16"], found["mezo"], "steps")
+    assert (min(halves), max(halves)) == (0.5, 0.75), "16 groups take half to three quarters of MeZO's steps on TREC"
+    assert "16 groups take half to three quarters of MeZO's steps on TREC;" in words("docs/choosing.md")
+    told = "16 groups take {} times MeZO's steps, 4 groups {}, one group {}."
+    assert told.format(shown["mezo-grouped-16"], shown["mezo-grouped-4"], shown["mezo-grouped"]) in text
+    for groups in (4, 16):
+        sizes = {run.config["lr"] for run in full_runs(f"groups/{task}", f"mezo-grouped-{groups}", "tune")}
+        (lr,) = {run.config["lr"] for run in found[f"mezo-grouped-{groups}"]}
+        assert (len(sizes), max(sizes), 2 * found["mezo"][0].config["lr"]) == (8, lr, lr)
+    rows = [["MeZO", "mezo"], ["16 groups", "mezo-grouped-16"], ["FZOO", "fzoo"]]
+    assert table(page, "| TREC | lr | forwards")[1:] == [
+        [label, lr_of(found[method]), listed(found[method], "forwards", ",.0f"), scores(found[method])]
+        for label, method in rows
+    ]
+    fewer = shares(found["fzoo"], found["mezo"], "forwards")
+    assert max(fewer) < 1, "no more forwards than MeZO with each seed"
+    assert "FZOO takes {:.2f}, {:.2f} and {:.2f} times MeZO's forwards".format(*fewer) in text
+
+
+def test_where_16_groups_end():
+    assert "the accuracy of 16 groups at the end is MeZO's within noise" in words("docs/findings/groups.md")
+    for task in ("causal-sst2", "causal-cb", "masked-trec"):
+        ours, mezo = (numbers(three_tests("groups", method, task)) for method in ("mezo-grouped-16", "mezo"))
+        assert ours is not None
+        assert mezo is not None
+        assert not lead(ours, mezo).sure, "the accuracy at the end is the same"
+
+
+def test_what_fzoo_has_tried():
+    """Its largest step size is the best everywhere; its tuning run on SST-2 beside those of MeZO and 16 groups."""
+    text, sizes = words("docs/findings/groups.md"), {}
+    for task in ("masked-trec", "causal-sst2", "causal-cb"):
+        runs = sorted(full_runs(f"groups-fzoo/{task}", "fzoo", "tune"), key=lambda run: run.config["lr"])
+        assert max(runs, key=lambda run: run.result["dev"]["metric"]) is runs[-1], "the largest is the best yet"
+        sizes[task] = len(runs)
+        (published,) = (run for run in runs if run.config["lr"] == 5e-5)
+        assert math.isinf(published.result["target"]["forwards"]), "the published one does not reach the target"
+    assert "FZOO's published 5e-5 is too small on all [three tasks tried]" in words("docs/choosing.md")
+    assert sizes == {"masked-trec": 8, "causal-sst2": 5, "causal-cb": 4}
+    assert "On SST-2 five step sizes are tried, on CB four; the largest is the best yet." in text
+    ends = []
+    for preset, method in (("groups-fzoo", "fzoo"), ("groups", "mezo"), ("groups", "mezo-grouped-16")):
+        runs = full_runs(f"{preset}/causal-sst2", method, "tune")
+        best = min(runs, key=lambda run: run.result["dev"]["loss"]).result
+        ends += [best["target"]["forwards"], best["dev"]["loss"]]
+    told = "has 0.82 on dev after {} forwards, and ends at a dev loss of {:.3f}. The best tuning run of MeZO has 0.82 after"
+    assert f"{told} {{}} and ends at {{:.3f}}, that of 16 groups {{}} and {{:.3f}}.".format(*ends) in text
 
 
 def test_two_cards():

@@ -35,7 +35,7 @@ def shown(task: str, method: str, head: str) -> str:
 
 
 def test_mezo_and_helene_are_whole_and_of_one_model():
-    for method in ("mezo", "helene", "zo-sgd-mmt", "zo-adam", "helene-backprop", "helene-corrected"):
+    for method in ("mezo", "helene", "zo-sgd-mmt", "zo-adam", "helene-backprop", "helene-corrected", "ft-adam"):
         assert all(len(runs_of(task, method)) == 5 for task in SHOWN)
     (fingerprint,) = {r.config["fingerprint"].split("-")[-1] for t in SHOWN for r in runs_of(t, "mezo")}
     assert f"the model's fingerprint is {fingerprint}" in words(PAGE)
@@ -56,6 +56,8 @@ def test_what_is_beyond_noise():
     assert other == {("trec", "helene"), ("trec", "helene-corrected"), ("trec", "bias-only")}
     assert "differs from MeZO beyond noise but those two forms of HELENE and one bias a class, on TREC." in words(PAGE)
     assert not lead(of("trec", "mezo"), of("trec", "linear-probe")).sure, "as far as linear probing"
+    adam = lead(of("trec", "ft-adam"), of("trec", "mezo"))
+    assert f"is {adam.points:.1f} points above MeZO's [−{-adam.low:.1f}, {adam.high:.1f}]." in words(PAGE)
 
 
 def test_what_h_by_backpropagation_costs_on_trec():
