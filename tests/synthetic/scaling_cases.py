@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from helene.lab.runs.records import Record
-from synthetic.design import CONTROLS, control_config, trials
+from synthetic.design import CONTROLS, Design, control_config, load, trials
+
+WHOLE = load("standard", "noise")
+STANDARD = Design(
+    "standard",
+    WHOLE.title,
+    tuple(c for c in WHOLE.cells if c.family in ("quadratic", "digits") and c.config["start"]["kind"] == "coordinate"),
+)  # what shows every kind of row, in a third of the time
 
 
 def made_up(design, laws, scatter=0.02, seed=0, predicted=None):
