@@ -82,7 +82,7 @@ def curves(table: Table, place: Place, axis: str, value: str) -> Drawing | None:
     """
     from helene.lab.report.figures import Line
 
-    lines = []
+    lines, colours = [], _colours(table)
     for cell, (what, _) in _trained_cells(table):
         if _place(cell) != place:
             continue
@@ -91,7 +91,8 @@ def curves(table: Table, place: Place, axis: str, value: str) -> Drawing | None:
             continue
         x, rows = stacked
         low, middle, high = (tuple(f(rows, axis=0).tolist()) for f in (np.min, np.median, np.max))
-        lines.append(Line(label(cell.method, cell.tuning), x, middle, (low, high) if len(rows) > 1 else None))
+        name = label(cell.method, cell.tuning)
+        lines.append(Line(name, x, middle, (low, high) if len(rows) > 1 else None, colour=colours[name]))
     if not lines:
         return None
     names = {"step": "steps", "forwards": "forwards", "training_seconds": "seconds of training"}
@@ -120,6 +121,12 @@ def _trained_cells(table: Table) -> list[tuple[Cell, Any]]:
     colours = {name: method.colour for name, method in methods.METHODS.items()}
     cells = [item for item in table.items() if item[0].method not in CONTROLS]
     return sorted(cells, key=lambda item: (colours[item[0].method] is None, colours[item[0].method] or 0))
+
+
+def _colours(table: Table) -> dict[str, int]:
+    """A place in the palette for each method, the same in every figure of the table."""
+    names = dict.fromkeys(label(cell.method, cell.tuning) for cell, _ in _trained_cells(table))
+    return {name: place for place, name in enumerate(names)}
 
 
 def _stacked(records: Sequence[Record], axis: str, value: str) -> tuple[tuple[float, ...], Any] | None:
@@ -158,10 +165,11 @@ def profile(table: Table, cost: str = "forwards") -> tuple[Drawing, list[str]] |
     if len(whole) < 2 or all(math.isinf(value) for value in best.values()):
         return None
     factors = np.geomspace(1, 20, 60).tolist()
-    lines = []
+    lines, colours = [], _colours(table)
     for name, by_work in whole.items():
         ratios = [by_work[w] / best[w] if math.isfinite(best[w]) else math.inf for w in workloads]
-        lines.append(Line(name, factors, [sum(r <= f * (1 + 1e-9) for r in ratios) / len(ratios) for f in factors]))
+        shares = [sum(r <= f * (1 + 1e-9) for r in ratios) / len(ratios) for f in factors]
+        lines.append(Line(name, factors, shares, style="steps", colour=colours[name]))
     drawing = line_figure(
         lines, xlabel=f"{cost} to the target, over the best method's", ylabel="share of workloads", xlog=True
     )

@@ -154,6 +154,20 @@ def test_trec():
     assert "FZOO takes {:.2f}, {:.2f} and {:.2f} times MeZO's forwards".format(*fewer) in text
 
 
+def test_groups_never_took_more_steps():
+    tasks = ("causal-sst2", "causal-cb", "masked-trec")
+    ratios = [
+        ratio
+        for task in tasks
+        for ratio in shares(*(three_tests("groups", m, task) for m in ("mezo-grouped-16", "mezo")), "steps")
+    ]
+    fewer = sum(ratio < 1 for ratio in ratios)
+    assert (fewer, sum(ratio == 1 for ratio in ratios), len(ratios)) == (6, 3, 9)
+    assert f"two-sided p of {2 * 0.5**fewer:.2f};" in words("docs/findings/groups.md")
+    seeds = {task: {run.config["data_seed"] for run in three_tests("groups", "mezo", task)} for task in tasks}
+    assert [len(seeds[task]) for task in tasks] == [1, 1, 3]
+
+
 def test_where_16_groups_end():
     assert "the accuracy of 16 groups at the end is MeZO's within noise" in words("docs/findings/groups.md")
     for task in ("causal-sst2", "causal-cb", "masked-trec"):

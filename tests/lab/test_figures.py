@@ -125,6 +125,13 @@ def test_alt_is_escaped():
     assert ElementTree.fromstring(drawing.svg).get("aria-label") == drawing.alt
 
 
+def test_steps_hold_until_the_next_point():
+    """Of three points: up at the second and the third, along in between, where a straight line has three points."""
+    both = [line_figure([Line("a", [1, 2, 3], [0, 1, 2], style=s)], xlabel="x", ylabel="y") for s in ("solid", "steps")]
+    paths = [re.findall(r'<path d="(M [^"]*)"[^>]*stroke: ' + PALETTE[0], d.svg) for d in both]
+    assert [max(path.count("L") for path in found) for found in paths] == [2, 4]
+
+
 def test_local_slopes_of_cells_that_share_an_x():
     """By hand: the mean of log 1 and log 4 is log 2, so that the slope from 4 to 16 is log(8 / 2) / log 4 = 1."""
     middles, slopes = neighbour_slopes(np.array([4.0, 4.0, 16.0, 16.0]), np.log([1.0, 4.0, 8.0, 8.0]))

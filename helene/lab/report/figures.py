@@ -29,13 +29,24 @@ __all__ = ["Drawing", "Line", "bar_figure", "line_figure"]
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of :func:`line_figure`; ``band`` is (low, high) at each x."""
+    """One curve of :func:`line_figure`.
+
+    Attributes:
+        label: In the legend.
+        x: Shape (points,).
+        y: Shape (points,); of "steps" y[i] holds from x[i] up to x[i + 1].
+        band: (low, high) at each x.
+        style: How it is drawn.
+        colour: Its place in the palette, by which one thing has one colour in several figures; None is its place among
+            the lines.
+    """
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
     band: tuple[Sequence[float], Sequence[float]] | None = None
-    style: Literal["solid", "dashed", "points"] = "solid"
+    style: Literal["solid", "dashed", "points", "steps"] = "solid"
+    colour: int | None = None
 
 
 def line_figure(
@@ -52,13 +63,15 @@ def line_figure(
     with style():
         figure = new_figure(3.7)
         axes = figure.subplots()
-        for index, line in enumerate(lines):
+        for place, line in enumerate(lines):
+            index = place if line.colour is None else line.colour
             colour = PALETTE[index % len(PALETTE)]
-            dash = {"solid": "-", "dashed": DASHES[1], "points": "none"}[line.style]
+            dash = {"dashed": DASHES[1], "points": "none"}.get(line.style, "-")
             few = len(line.x) <= 30
             marker = MARKERS[index % len(MARKERS)] if line.style == "points" or few else ""
             y = np.where(np.isfinite(np.asarray(line.y, float)), line.y, np.nan)
-            axes.plot(line.x, y, linestyle=dash, marker=marker, color=colour, label=line.label, markersize=4)
+            (curve,) = axes.plot(line.x, y, linestyle=dash, marker=marker, color=colour, label=line.label, markersize=4)
+            curve.set_drawstyle("steps-post" if line.style == "steps" else "default")
             if line.band is not None:
                 axes.fill_between(line.x, *line.band, color=colour, alpha=0.16, linewidth=0)
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)

@@ -9,6 +9,7 @@ from handmade import judged, shown, table_of, tuned
 
 import llm_bench
 from helene import cli as helene_cli
+from helene.lab.report.drawing import PALETTE
 from helene.lab.runs.store import Record, Store, read_jsonl
 from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import Cell
@@ -58,6 +59,18 @@ def test_a_profile_leaves_out_who_lacks_a_task_and_one_run_without_draws_stands_
     (caption,) = re.findall(r"Performance profile: [^<]*", html)
     assert caption.endswith("Left out, since runs of some task are not there: ZO-Adam.")
     assert "Tasks are left out" not in html, "methods, not tasks"
+
+
+def test_a_method_has_one_colour_in_all_figures_of_a_page():
+    """ZO-Adam lies between MeZO and Adam where it was run, and leaves them their colours where it was not."""
+    records = [judged(0, 0.8, 100, method=m, task=t) for m in ("mezo", "helene", "ft-adam") for t in ("sst2", "cb")]
+    table = table_of(*records, judged(0, 0.8, 100, method="zo-adam"))
+    drawings = [figures.curves(table, ("causal", task, "full"), "step", "dev_loss") for task in ("sst2", "cb")]
+    drawing, _ = figures.profile(table)
+    of_adam = PALETTE[figures._colours(table)["FT (Adam)"]]
+    assert [of_adam in each.svg for each in (*drawings, drawing)] == [True] * 3
+    of_zo_adam = PALETTE[figures._colours(table)["ZO-Adam"]]
+    assert [of_zo_adam in each.svg for each in (*drawings, drawing)] == [True, False, False]
 
 
 def test_figures_name_known_methods():
