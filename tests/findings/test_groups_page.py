@@ -10,6 +10,7 @@ from helene.lab.runs.records import read_jsonl
 from helene.lab.runs.store import Record
 from helene.steps.gradient_noise import divisors, gain
 from llm_bench.protocol import speed
+from llm_bench.protocol.presets import get_preset
 from llm_bench.report.cell_numbers import numbers
 from llm_bench.report.compare import lead
 from tests.findings.committed import LLM, full_runs, milliseconds, table, words
@@ -152,6 +153,23 @@ def test_trec():
     fewer = shares(found["fzoo"], found["mezo"], "forwards")
     assert max(fewer) < 1, "no more forwards than MeZO with each seed"
     assert "FZOO takes {:.2f}, {:.2f} and {:.2f} times MeZO's forwards".format(*fewer) in text
+
+
+def test_how_step_sizes_were_tried():
+    """Four, and at most four more; the one of test runs is the best on dev by accuracy, then by loss."""
+    preset, sizes = get_preset("groups"), set()
+    assert (len(preset.multiples), set(preset.extend.values())) == (4, {4})
+    assert "four step sizes (up to four more where the best is at the edge), chosen by accuracy on dev" in words(
+        "docs/findings/groups.md"
+    )
+    for task in ("causal-sst2", "causal-cb", "masked-trec"):
+        for method in GROUPS:
+            if tests := three_tests("groups", method, task):
+                tried = full_runs(f"groups/{task}", method, "tune")
+                best = max(tried, key=lambda run: (run.result["dev"]["metric"], -run.result["dev"]["loss"]))
+                assert best.config["lr"] == tests[0].config["lr"]
+                sizes.add(len(tried))
+    assert max(sizes) == 8
 
 
 def test_groups_never_took_more_steps():
