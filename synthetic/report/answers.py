@@ -201,12 +201,12 @@ def _reach(rows: Sequence[Analysed]) -> str:
 
 
 def _range(rows: Sequence[Analysed], name: str) -> str:
-    known = [a for a in rows if a.main.exponent(name) is not None]
-    values = [e[0] for a in known if (e := a.main.exponent(name)) is not None]
-    if not values:
+    known = [(exponent[0], a) for a in rows if (exponent := a.main.exponent(name)) is not None]
+    if not known:
         return "undefined"
-    if len(values) == 1:
-        return f"{two_places(values[0])} {_interval(known[0], name)}"
+    values = [value for value, _ in known]
+    if len(known) == 1:
+        return f"{two_places(*values)} {_interval(known[0][1], name)}"
     low, high = two_places(min(values)), two_places(max(values))
     return low if low == high else f"{low} to {high}"
 
