@@ -26,6 +26,7 @@ from typing import Any
 
 from helene.lab.runs.store import Record, Store, StoreError
 from helene.lab.sweeps.executors import Executor
+from llm_bench.cli import KINDS
 from llm_bench.protocol.execute import Bench, execute
 from llm_bench.protocol.plan import Cell, cells
 from llm_bench.protocol.presets import get_preset
@@ -275,7 +276,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     except ValueError as err:
         parser.error(str(err))
     for word in arguments.model:
-        if word.partition("=")[0] not in ("causal", "masked") or not word.partition("=")[2]:
+        kind, _, folder = word.partition("=")
+        if kind not in KINDS or not folder:
             parser.error(f"--model must be causal=DIR or masked=DIR, got {word}")
     if min(arguments.cards, arguments.per_card) < 1:
         parser.error(f"--cards and --per-card must be at least 1, got {arguments.cards}, {arguments.per_card}")

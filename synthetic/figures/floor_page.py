@@ -67,16 +67,16 @@ def parts_of(group: Mapping[str, Any]) -> list[Statement]:
     """The paper's two statements; half of its ten points is the line."""
     if "1" not in group:
         return []
-    judged: dict[str, Callable[[float, float], bool | None]] = {"2": _as_well, "3": _as_well, "0.9": _loses_ten}
-    parts = []
-    for floor, judge in judged.items():
-        says = f"floor {floor} {'loses ten points' if judge is _loses_ten else 'does as floor 1'}"
-        if floor in group:
-            points = loss_of_points(group, floor)
-            parts.append(Statement(says, judge(*points[1:]), _in_points(points)))
-        else:
-            parts.append(Statement(says, None, MISSING))
-    return parts
+    as_well = [_judged(group, floor, "does as floor 1", _as_well) for floor in ("2", "3")]
+    return [*as_well, _judged(group, "0.9", "loses ten points", _loses_ten)]
+
+
+def _judged(group: Mapping[str, Any], floor: str, says: str, holds: Callable[[float, float], bool | None]) -> Statement:
+    said = f"floor {floor} {says}"
+    if floor not in group:
+        return Statement(said, None, MISSING)
+    points = loss_of_points(group, floor)
+    return Statement(said, holds(*points[1:]), _in_points(points))
 
 
 def _as_well(low: float, high: float) -> bool | None:
@@ -105,8 +105,9 @@ def _answer(parts: Sequence[Statement], groups: Mapping[str, Mapping[str, Any]])
     if "0.9" in group:
         lost = loss_of_points(group, "0.9")
         words = {True: "loses ten points or nearly", False: "does not lose ten points", None: "may lose ten points"}
-        said = words[_loses_ten(*lost[1:])]
-        text = f"A floor of 0.9 {said} against a floor of 1: {lost[0]:.1f} points {interval(*lost[1:])}."
+        text = (
+            f"A floor of 0.9 {words[parts[-1].holds]} against a floor of 1: {lost[0]:.1f} points {interval(*lost[1:])}."
+        )
     scaled = {n: r for n, r in group.items() if n.endswith("h₀")}
     if scaled:
         middles = {n: 100 * float(np.median(r["accuracy"])) for n, r in scaled.items()}
