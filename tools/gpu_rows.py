@@ -22,11 +22,10 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from helene.lab.runs.store import Record, Store, StoreError
 from helene.lab.sweeps.executors import Executor
-from llm_bench.cli import KINDS
 from llm_bench.protocol.execute import Bench, execute
 from llm_bench.protocol.plan import Cell, cells
 from llm_bench.protocol.presets import get_preset
@@ -277,7 +276,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(str(err))
     for word in arguments.model:
         kind, _, folder = word.partition("=")
-        if kind not in KINDS or not folder:
+        if kind not in get_args(Kind) or not folder:
             parser.error(f"--model must be causal=DIR or masked=DIR, got {word}")
     if min(arguments.cards, arguments.per_card) < 1:
         parser.error(f"--cards and --per-card must be at least 1, got {arguments.cards}, {arguments.per_card}")
