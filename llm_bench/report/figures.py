@@ -91,8 +91,8 @@ def curves(table: Table, place: Place, axis: str, value: str) -> Drawing | None:
             continue
         x, rows = stacked
         low, middle, high = (tuple(f(rows, axis=0).tolist()) for f in (np.min, np.median, np.max))
-        name = label(cell.method, cell.tuning)
-        lines.append(Line(name, x, middle, (low, high) if len(rows) > 1 else None, colour=colours[name]))
+        band = (low, high) if len(rows) > 1 else None
+        lines.append(Line(label(cell.method, cell.tuning), x, middle, band, colour=colours[cell.method]))
     if not lines:
         return None
     names = {"step": "steps", "forwards": "forwards", "training_seconds": "seconds of training"}
@@ -124,9 +124,9 @@ def _trained_cells(table: Table) -> list[tuple[Cell, Any]]:
 
 
 def _colours(table: Table) -> dict[str, int]:
-    """A place in the palette for each method, the same in every figure of the table."""
-    names = dict.fromkeys(label(cell.method, cell.tuning) for cell, _ in _trained_cells(table))
-    return {name: place for place, name in enumerate(names)}
+    """A place in the palette for each method that was tested, the same in every figure of the table."""
+    tested = dict.fromkeys(cell.method for cell, (what, _) in _trained_cells(table) if what.tests)
+    return {method: place for place, method in enumerate(tested)}
 
 
 def _stacked(records: Sequence[Record], axis: str, value: str) -> tuple[tuple[float, ...], Any] | None:
@@ -165,7 +165,11 @@ def profile(table: Table, cost: str = "forwards") -> tuple[Drawing, list[str]] |
     if len(whole) < 2 or all(math.isinf(value) for value in best.values()):
         return None
     factors = np.geomspace(1, 20, 60).tolist()
-    lines, colours = [], _colours(table)
+    of_method = _colours(table)
+    colours = {label(c.method, c.tuning): of_method.get(c.method) for c in table}
+    if len({cell.tuning for cell in table}) > 1:
+        colours = dict.fromkeys(colours)  # a method's tunings are lines of one figure here
+    lines = []
     for name, by_work in whole.items():
         ratios = [by_work[w] / best[w] if math.isfinite(best[w]) else math.inf for w in workloads]
         shares = [sum(r <= f * (1 + 1e-9) for r in ratios) / len(ratios) for f in factors]

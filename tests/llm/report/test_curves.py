@@ -67,10 +67,20 @@ def test_a_method_has_one_colour_in_all_figures_of_a_page():
     table = table_of(*records, judged(0, 0.8, 100, method="zo-adam"))
     drawings = [figures.curves(table, ("causal", task, "full"), "step", "dev_loss") for task in ("sst2", "cb")]
     drawing, _ = figures.profile(table)
-    of_adam = PALETTE[figures._colours(table)["FT (Adam)"]]
+    of_adam = PALETTE[figures._colours(table)["ft-adam"]]
     assert [of_adam in each.svg for each in (*drawings, drawing)] == [True] * 3
-    of_zo_adam = PALETTE[figures._colours(table)["ZO-Adam"]]
+    of_zo_adam = PALETTE[figures._colours(table)["zo-adam"]]
     assert [of_zo_adam in each.svg for each in (*drawings, drawing)] == [True, False, False]
+
+
+def test_tunings_of_a_method_share_its_colour_but_where_they_are_lines_of_one_figure():
+    records = [judged(0, 0.8, 100, task=task, tuning=tuning) for task in ("sst2", "cb") for tuning in ("full", "lora")]
+    table = table_of(*records)
+    for tuning in ("full", "lora"):
+        drawn = figures.curves(table, ("causal", "sst2", tuning), "step", "dev_loss")
+        assert [PALETTE[0] in drawn.svg, PALETTE[1] in drawn.svg] == [True, False]
+    drawing, _ = figures.profile(table)
+    assert [PALETTE[0] in drawing.svg, PALETTE[1] in drawing.svg] == [True, True]
 
 
 def test_figures_name_known_methods():
