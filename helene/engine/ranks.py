@@ -16,9 +16,7 @@ from helene.evaluation.grouped.factors import Factors
 from helene.inputs import numeric
 from helene.steps.base import Base
 from helene.steps.plan import StepPlan
-
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_CHUNK = 1 << 24
+from helene.steps.saved import fingerprint
 
 
 class Ranks:
@@ -162,19 +160,6 @@ class GroupShare:
         if len(sizes) > 1:
             raise ValueError(f"ranks have groups of {sizes[0]:.0f} and {sizes[-1]:.0f} examples; give each as many")
         return told
-
-
-@torch.no_grad()
-def fingerprint(tensor: Tensor) -> Tensor:
-    """Two 64-bit sums over a tensor's bits, one of them weighted by position; equal tensors have equal ones."""
-    bits = tensor.detach().reshape(-1).view(_INTEGERS[tensor.element_size()])
-    plain = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    weighted = torch.zeros_like(plain)
-    for start in range(0, bits.numel(), _CHUNK):
-        part = bits[start : start + _CHUNK].to(torch.int64)
-        plain += part.sum()
-        weighted += (part * (torch.arange(part.numel(), device=tensor.device) + start + 1)).sum()
-    return torch.stack([plain, weighted])
 
 
 def _signed(number: int) -> int:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
 from helene import noise
-from helene.evaluation.directions import Target
+from helene.evaluation.directions import Target, chunks
 from helene.inputs import numeric
 from helene.rules import HeleneRule, storage
 from helene.rules.storage import Storage
@@ -15,6 +18,8 @@ from helene.steps.plan import Probing, names
 
 if TYPE_CHECKING:
     from helene.steps.layered import Layered
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def describe(method: str, state: Sequence[str], targets: Sequence[Target]) -> dict[str, Any]:
@@ -41,6 +46,24 @@ def compare(mine: Mapping[str, Any], theirs: Mapping[str, Any], names: Sequence[
             f"the {what} belongs to {len(layout)} other parameters than these {len(names)} (ids, shapes, dtypes): "
             f"{where}; make the model, its dtype and the names the same"
         )
+
+
+@torch.no_grad()
+def fingerprint(tensor: Tensor) -> Tensor:
+    """Two 64-bit sums over a tensor's bits, one of them weighted by position; equal tensors have equal ones."""
+    bits = tensor.detach().reshape(-1).view(_INTEGERS[tensor.element_size()])
+    plain = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    weighted = torch.zeros_like(plain)
+    for start, end in chunks(bits.numel(), tensor.device):
+        part = bits[start:end].to(torch.int64)
+        plain += part.sum()
+        weighted += (part * (torch.arange(start, end, device=tensor.device) + 1)).sum()
+    return torch.stack([plain, weighted])
+
+
+def fingerprints(targets: Sequence[Target]) -> list[int]:
+    """A number for each parameter's weights, the same on every device."""
+    return [int(fingerprint(target.tensor)[1]) for target in targets]
 
 
 def check(optimizer: Layered, state_dict: Mapping[str, Any]) -> None:

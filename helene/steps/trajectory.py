@@ -25,6 +25,7 @@ import numpy as np
 from helene.evaluation.curvature import Source, named
 from helene.inputs.files import write_whole
 from helene.rules import floors
+from helene.steps import saved
 
 if TYPE_CHECKING:
     from helene.steps.base import Base
@@ -40,7 +41,8 @@ class Trajectory:
     set to None. `save`, `load` and `replay` do what they say.
 
     Attributes:
-        header: Format, identity of the optimizer, class of device, first step, what stays constant in each layer.
+        header: Format, identity of the optimizer, class of device, first step, what stays constant in each layer; once
+            a step is made, fingerprints of the weights before it ("weights", which older files do not have).
         scalars: A list a step.
         changing: A hyper-parameter's values, one a step, by (layer, name), where it is a number that is not constant.
     """
@@ -99,6 +101,8 @@ class Trajectory:
             except ValueError as err:
                 raise ValueError(f"{err}; {_ANEW}") from err
             self._checked = optimizer.targets
+        if not len(self):
+            self.header["weights"] = saved.fingerprints(optimizer.targets)
         for layer in range(len(optimizer.param_groups)):
             for name, value in _hyper(optimizer, layer).items():
                 before = self.header["layers"][layer].get(name, value)
@@ -130,7 +134,7 @@ class Trajectory:
 
         Raises:
             ValueError: If more steps are asked for than were recorded, or the method, the noise version, the
-                parameters or the step do not fit.
+                parameters, their weights or the step do not fit; nothing is then changed.
         """
         if steps is not None and not 0 <= steps <= len(self):
             raise ValueError(f"steps must be in 0 to {len(self)}, as many as were recorded, got {steps!r}")
@@ -148,6 +152,7 @@ class Trajectory:
                 f"the trajectory has {len(self.header['layers'])} layers, the optimizer {len(optimizer.param_groups)}; "
                 "make the groups as they were"
             )
+        self._check_weights(optimizer)
         before, count = [dict(group) for group in optimizer.param_groups], len(self) if steps is None else steps
         try:
             for group, constants in zip(optimizer.param_groups, self.header["layers"], strict=True):
@@ -166,6 +171,18 @@ class Trajectory:
                 optimizer.apply(plan, scalars)
             else:
                 optimizer.note(plan, [])  # its losses were not finite, and it moved nothing
+
+    def _check_weights(self, optimizer: Base) -> None:
+        """Raise ValueError unless the weights are those that the first step moved, where this is known."""
+        if "weights" not in self.header:
+            return
+        found = zip(optimizer.targets, saved.fingerprints(optimizer.targets), self.header["weights"], strict=True)
+        differ = [target.name for target, mine, recorded in found if mine != recorded]
+        if differ:
+            raise ValueError(
+                f"{len(differ)} of {len(optimizer.targets)} parameters do not have the weights that the recording "
+                f"started from, the first is {differ[0]}; load those into the model before replay"
+            )
 
     def _set(self, optimizer: Base, number: int) -> None:
         for (layer, name), values in self.changing.items():
@@ -239,6 +256,8 @@ class Trajectory:
         _expect(bool(np.isfinite(flat).all()), "a scalar that is not finite")
         _expect(type(first) is int and 1 <= first < (1 << 32) - len(counts), f"{first!r} as its first step")
         _expect(isinstance(header["device"], str) and isinstance(header["identity"]["parameters"], list), "no identity")
+        weights = header.get("weights", [0] * len(header["identity"]["parameters"]))
+        _expect(len(weights) == len(header["identity"]["parameters"]), f"{len(weights)} weights' fingerprints")
         for layer in layers:
             for name, value in layer.items():
                 _expect(isinstance(value, _PLAIN) or name == "floor", f"{value!r} as {name} of a layer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import math
@@ -156,6 +157,30 @@ def test_what_does_not_fit_says_so(tmp_path):
         Trajectory.load(tmp_path / "other.npz")
 
 
+def test_a_replay_onto_other_weights_says_so(tmp_path):
+    """Weights may be loaded after `record`; a file without their fingerprints, as older ones are, is replayed as ever."""
+    target = lora(torch.bfloat16)
+    optimizer = helene.MeZO(target.model.named_parameters(), 0.01)
+    trajectory = Trajectory.record(optimizer)
+    with torch.no_grad():
+        target.model[0].lora_a.add_(1.0)
+    start = copy.deepcopy(target.model)
+    optimizer.step(target.loss)
+    trajectory.save(tmp_path / "run.npz")
+    loaded = Trajectory.load(tmp_path / "run.npz")
+    loaded.replay(helene.MeZO(start.named_parameters()))
+    assert all(map(torch.equal, target.model.parameters(), start.parameters()))
+    other = lora(torch.bfloat16)
+    bits = other.bits()
+    with pytest.raises(ValueError, match=r"1 of 4 parameters do not have .*first is 0\.lora_a; load those"):
+        loaded.replay(helene.MeZO(other.model.named_parameters()))
+    assert all(map(torch.equal, bits, other.bits()))
+    del loaded.header["weights"]
+    loaded.save(tmp_path / "older.npz")
+    Trajectory.load(tmp_path / "older.npz").replay(helene.MeZO(other.model.named_parameters()))
+    assert not all(map(torch.equal, bits, other.bits()))
+
+
 def test_a_file_that_is_there_survives_a_full_disk(tmp_path, monkeypatch):
     optimizer = helene.MeZO([torch.nn.Parameter(torch.ones(2))], 1e-3)
     trajectory = Trajectory.record(optimizer)
@@ -274,6 +299,8 @@ LAYER = {"lr": 0.01, "weight_decay": 0.0, "seed": 0, "rounding": "nearest", "sta
         ({"layers": [{"params": 1}]}, "params of a layer"),
         ({"layers": [{"lr": [1]}]}, "as lr of a layer"),
         ({"identity": 3}, "damaged"),
+        ({"weights": [1, 2, 3, 4, 5]}, "5 weights' fingerprints"),
+        ({"weights": 3}, "damaged"),
         ({"format": 7}, "of format 1"),
     ],
 )
