@@ -71,7 +71,7 @@ class Spread(Measurement):
         known = closure.known(directions, probing.eps) if isinstance(closure, Evaluated) else None
         if known is None:
             here = optimizer.loss_here(closure)
-            known = [here, *(optimizer.probe.loss(closure, direction, probing.eps) for direction in directions)]
+            known = [here, *[optimizer.probe.loss(closure, direction, probing.eps) for direction in directions]]
         here, *losses = known
         *values, base = finite(torch.stack([*losses, here]))
         optimizer.resolution.note(values, [base] * len(values), here.dtype)

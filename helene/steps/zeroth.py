@@ -85,7 +85,7 @@ class ZerothOrder(Base):
         """
         before = {name: buffer.clone() for name, buffer in self._buffers().items()}
         with checks.without_backward():
-            first, second = (finite(self.loss_here(closure))[0] for _ in range(2))
+            first, second = [finite(self.loss_here(closure))[0] for _ in range(2)]
         if first != second:
             raise ValueError(
                 f"the closure gave {first!r} and then {second!r} at the same point, so L⁺ − L⁻ would mostly be noise; "

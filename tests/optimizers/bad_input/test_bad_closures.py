@@ -77,6 +77,18 @@ def test_a_closure_that_changes_buffers():
     optimizer.check_closure(lambda: model(x).square().mean())
 
 
+@pytest.mark.parametrize("name", ["MeZO", "HiZOO", "FZOO", "ZOConservative", "check_closure"])
+def test_a_closure_that_runs_out_of_batches(name):
+    """Its StopIteration comes through, and nothing has moved."""
+    p, batches = one(), iter(range(1))
+    optimizer = getattr(helene, name, helene.MeZO)([p], 0.1)
+    call = optimizer.check_closure if name == "check_closure" else optimizer.step
+    with pytest.raises(StopIteration):
+        call(lambda: (p + next(batches)).sum())
+    assert torch.equal(p, torch.ones(3))
+    assert optimizer.steps_made == 0
+
+
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 def test_closures(method):
     p = one()
