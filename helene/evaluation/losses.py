@@ -73,7 +73,8 @@ def finite(losses: Tensor | Sequence[float]) -> list[float]:
     for value in values:
         if not math.isfinite(value):
             raise FloatingPointError(
-                f"the loss is {value}; parameters and state are unchanged. A smaller lr or eps or a wider dtype helps"
+                f"the loss is {value}; parameters and state are unchanged. A smaller lr or eps or a wider dtype helps; "
+                "check_closure(closure) of a zeroth-order optimizer tells whether the closure is at fault"
             )
     return values
 

@@ -82,10 +82,17 @@ class ZerothOrder(Base):
         Raises:
             ValueError: If it gives two values, so that a slope would measure the closure's own noise, or changes a
                 buffer, so that each probe would.
+            FloatingPointError: If it is not finite there.
         """
         before = {name: buffer.clone() for name, buffer in self._buffers().items()}
-        with checks.without_backward():
-            first, second = [finite(self.loss_here(closure))[0] for _ in range(2)]
+        try:
+            with checks.without_backward():
+                first, second = [finite(self.loss_here(closure))[0] for _ in range(2)]
+        except FloatingPointError as err:
+            raise FloatingPointError(
+                "the loss is not finite at the weights themselves, so no eps helps; look at the minibatch (a row "
+                "without labels, an input that is not finite) and at the weights"
+            ) from err
         if first != second:
             raise ValueError(
                 f"the closure gave {first!r} and then {second!r} at the same point, so L⁺ − L⁻ would mostly be noise; "

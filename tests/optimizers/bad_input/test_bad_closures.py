@@ -54,6 +54,20 @@ def test_a_closure_that_gives_two_values():
     assert optimizer.param_groups[0]["step"] == 0
 
 
+def test_a_loss_that_is_not_finite_at_the_weights_is_told_from_one_at_a_probe():
+    p = one(torch.float64)
+    optimizer = helene.MeZO([p], 0.1, eps=1.0)
+
+    def of_probe():
+        return p.sum() if bool((p == 1).all()) else p.sum() * float("inf")
+
+    with pytest.raises(FloatingPointError, match=r"the loss is -?inf.*eps.*; check_closure\(closure\).* at fault"):
+        optimizer.step(of_probe)
+    optimizer.check_closure(of_probe)
+    with pytest.raises(FloatingPointError, match="not finite at the weights themselves, so no eps helps"):
+        optimizer.check_closure(lambda: p.sum() * float("nan"))
+
+
 def test_a_step_whose_loss_changes_buffers_is_warned_of_once():
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.randn(8, 4)
