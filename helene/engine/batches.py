@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -13,6 +14,18 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 Loss = Callable[[nn.Module, Any], Any]
 MAX_SHAPES = 16  # that an engine keeps unless it is told
 PADDING = {"input_ids": 0, "attention_mask": 0, "token_type_ids": 0, "labels": -100}
+
+
+def check_loss(loss: Any) -> None:
+    """Raise ValueError unless a loss can be called with a model and a batch, where its signature is known."""
+    try:
+        with suppress(ValueError):  # written in C, most probably
+            inspect.signature(loss).bind(None, None)
+    except TypeError as err:
+        raise ValueError(
+            f"the engine calls loss(model, batch), and {loss!r} does not take these two: {err}; give a function such "
+            "as lambda model, batch: model(**batch).loss"
+        ) from err
 
 
 class Layout:

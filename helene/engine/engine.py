@@ -67,7 +67,8 @@ class Engine:
         max_shapes: Shapes whose captured steps are kept.
 
     Raises:
-        ValueError: If the optimizer is none of helene's zeroth-order ones or an argument is out of range.
+        ValueError: If the optimizer is none of helene's zeroth-order ones, the loss takes other arguments, or one here is
+            out of range.
         RuntimeError: If ranks start from different parameters or seeds.
     """
 
@@ -111,7 +112,8 @@ class Engine:
         self._streams = Streams(optimizer.targets[0].tensor.device, concurrent)
         self._told: set[str] = set()
         self._mode = self._reason = self._plain_reason = ""
-        self._loss = loss or _default_loss
+        self._loss = _default_loss if loss is None else loss
+        batches.check_loss(self._loss)
         device = optimizer.targets[0].tensor.device
         self._gradients = Gradients(model, self._loss, device, Recordings(device, capture, max_shapes, model))
         self._shared: Shared

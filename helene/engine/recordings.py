@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypedDict
 import torch
 from torch import Tensor, nn
 
-from helene.engine.batches import MAX_SHAPES, Layout, Loss, Static
+from helene.engine.batches import MAX_SHAPES, Layout, Loss, Static, check_loss
 from helene.engine.graphs import Recorded, Repeated, capturing, give_up
 from helene.engine.reasons import first_line
 from helene.inputs import numeric
@@ -160,7 +160,7 @@ class RecordingEngine:
         max_shapes: Likewise; each holds a recording for each block of parameters that is probed alone.
 
     Raises:
-        ValueError: If the optimizer is another one, or ``max_shapes`` is below 1.
+        ValueError: If the optimizer is another one, the loss takes other arguments, or ``max_shapes`` is below 1.
     """
 
     METHOD: ClassVar[type[Base]]
@@ -176,6 +176,7 @@ class RecordingEngine:
     ) -> None:
         if not isinstance(optimizer, self.METHOD):
             raise ValueError(f"this engine takes a {self.METHOD.__name__}, got {type(optimizer).__name__}")
+        check_loss(loss)
         self.model, self.optimizer, self.loss = model, optimizer, loss
         optimizer.foresee()  # now it knows its blocks
         self._device, self._capture = optimizer.targets[0].tensor.device, capture

@@ -43,13 +43,13 @@ def sharded(cls: type[ZerothOrder], model: nn.Module, group: Any = None, **optio
         options: Of the optimizer, ``lr`` among them.
 
     Raises:
-        ValueError: If a parameter is sharded otherwise than by whole rows, the method measures something else than
+        ValueError: If ``cls`` is another one, a parameter is sharded otherwise than by whole rows, the method measures something else than
             pairs of losses, or an option needs more than a rank knows: directions by layer, z of a given length, a
             curvature that takes a backward.
         RuntimeError: If ranks differ in seed, a hyper-parameter or the names of parameters.
     """
-    if not issubclass(cls, ZerothOrder):
-        raise ValueError(f"{cls.__name__} needs gradients; here zeroth-order methods are sharded")
+    if not (isinstance(cls, type) and issubclass(cls, ZerothOrder)):
+        raise ValueError(f"sharded takes a zeroth-order optimizer's class of helene, such as MeZO, got {cls!r}")
     _forget_gathered(model)
     named, places = [], {}
     for name, p in model.named_parameters():

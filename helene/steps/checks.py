@@ -93,6 +93,8 @@ def no_module(params: Any) -> None:
 def group(new: dict[str, Any], others: Sequence[Mapping[str, Any]], hyper: Iterable[str]) -> None:
     """Raise ValueError unless a parameter group's keys are known and none of its parameters is given twice.
 
+    TypeError is raised for a module in the place of a parameter.
+
     Args:
         new: The group, as users give it; an iterator of parameters is made a list.
         others: The groups before it.
@@ -115,6 +117,7 @@ def group(new: dict[str, Any], others: Sequence[Mapping[str, Any]], hyper: Itera
     first = {id(p): (number, i) for number, group in enumerate(others) for i, p in enumerate(group["params"])}
     for i, entry in enumerate(new["params"]):
         p, here = entry[1] if isinstance(entry, tuple) else entry, (len(others), i)
+        no_module(p)
         if first.setdefault(id(p), here) != here:
             raise ValueError(
                 f"{_place(groups, *first[id(p)])} is given again as {_place(groups, *here)} and would move twice a "

@@ -15,6 +15,7 @@ from helene.engine import Engine
 from helene.engine.batches import Layout, pad_to_bucket
 from helene.engine.groups import GroupEngine
 from helene.engine.pairs.schedule import Call, make_schedule, trace
+from helene.engine.sharded import sharded
 from helene.engine.spreads import SpreadEngine
 from helene.engine.tangents import TangentEngine
 from helene.evaluation.directions import Target
@@ -146,6 +147,28 @@ def test_what_the_engine_cannot_do_is_done_by_the_optimizer_or_refused() -> None
     assert engine.mode == "plain"
     with pytest.raises(ValueError, match=r"zeroth-order optimizer.*helene\.engine\.gradients\.GradientEngine takes"):
         Engine(model, torch.optim.SGD(model.parameters()), loss)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (lambda batch: 0.0, "too many positional arguments"),
+        (lambda model, batch, rows: 0.0, "missing a required argument: 'rows'"),
+        (3, "3 does not take these two: 3 is not a callable object"),
+    ],
+)
+def test_a_loss_that_takes_no_model_and_batch_is_refused(bad: Any, said: str) -> None:
+    model = TiedModel()
+    engine: Any
+    for engine, method in ((Engine, MeZO), (SpreadEngine, FZOO)):
+        with pytest.raises(ValueError, match=rf"calls loss\(model, batch\), and .*{said}.*; give a function"):
+            engine(model, method(model.named_parameters()), bad)
+
+
+@pytest.mark.parametrize("cls", ["mezo", torch.optim.AdamW])
+def test_what_is_no_class_of_ours_is_not_sharded(cls: Any) -> None:
+    with pytest.raises(ValueError, match=rf"class of helene, such as MeZO, got .*{getattr(cls, '__name__', cls)}"):
+        sharded(cls, TiedModel())
 
 
 @pytest.mark.parametrize("engine", [SpreadEngine, GroupEngine, TangentEngine])

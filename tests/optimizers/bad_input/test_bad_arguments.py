@@ -127,7 +127,7 @@ def test_what_was_meant_is_said_first(name, options, text):
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))], ids=["plain", "iterable"])
 def test_a_module_in_the_place_of_its_parameters(method, model):
     text = rf"params must be parameters, got a module \({type(model).__name__}\); give model\.named_parameters\(\)"
-    for params in (model, [{"params": model}]):
+    for params in (model, [model], model.named_modules(), [{"params": model}], [{"params": [("all", model)]}]):
         with pytest.raises(TypeError, match=text):
             method.build(params, 0.1)
 
