@@ -119,11 +119,9 @@ def _with_floors(params: list[Any], floor: float | Floor | Sequence[float | Floo
     if not params:
         return params
     given: Any = floor.tolist() if hasattr(floor, "tolist") else floor  # numpy's arrays and tensors
-    per_layer = list(given) if isinstance(given, Sequence) else [given] * len(groups)
+    per_layer = list(given) if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given] * len(groups)
     if len(per_layer) != len(groups):
         raise ValueError(f"floor has {len(per_layer)} values for {len(groups)} layers; give one number, or one a layer")
     for group, value in zip(groups, per_layer, strict=True):
         group["floor"] = numeric.plain(group.get("floor", value))
-        if not callable(group["floor"]):
-            numeric.positive(group["floor"], "floor", "the paper's ablation uses 1 to 3")
     return groups

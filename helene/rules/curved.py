@@ -142,7 +142,12 @@ class HeleneRule(CurvatureRule):
         numeric.positive(self.gamma, "gamma", "1 leaves h and the floor as they are")
         numeric.nonnegative(self.denominator_eps, "denominator_eps")
         if not callable(self.floor):
-            numeric.positive(self.floor, "floor", "the paper's ablation uses 1 to 3")
+            numeric.positive(
+                self.floor,
+                "floor",
+                "the paper's ablation uses 1 to 3. Give a number or a rule of helene.rules.floors, for all layers or a "
+                "list with one for each",
+            )
         elif self.floor_follows_h and (self.curvature is NONE or self.first_estimate != 1):
             raise ValueError(
                 f"the floor {self.floor!r} looks at h from the first step on, so it needs a curvature source and "

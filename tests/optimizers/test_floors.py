@@ -324,6 +324,13 @@ def test_floors_of_a_damaged_state_dict(kept):
     assert floors_of(optimizer) == before
 
 
+@pytest.mark.parametrize("given", [{}, {"wide": 1.0}, "0.5", b"xy", None, [0.5, "a"]])
+def test_a_floor_that_is_neither_a_number_nor_a_rule(given):
+    text = r"floor must be positive, got .*Give a number or a rule of helene\.rules\.floors, .* one for each"
+    with pytest.raises(ValueError, match=text):
+        Counted().helene(given)
+
+
 def test_floors_as_arrays_are_one_a_layer():
     for floors in ([0.5, 2.0], np.array([0.5, 2.0]), torch.tensor([0.5, 2.0])):
         problem = Counted()
