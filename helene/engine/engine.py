@@ -67,8 +67,8 @@ class Engine:
         max_shapes: Shapes whose captured steps are kept.
 
     Raises:
-        ValueError: If the optimizer is none of helene's zeroth-order ones, the loss takes other arguments, or one here is
-            out of range.
+        ValueError: If the optimizer is none of helene's zeroth-order ones, the loss does not take a model and a
+            batch, or an argument is out of range.
         RuntimeError: If ranks start from different parameters or seeds.
     """
 

@@ -43,9 +43,9 @@ def sharded(cls: type[ZerothOrder], model: nn.Module, group: Any = None, **optio
         options: Of the optimizer, ``lr`` among them.
 
     Raises:
-        ValueError: If ``cls`` is another one, a parameter is sharded otherwise than by whole rows, the method measures something else than
-            pairs of losses, or an option needs more than a rank knows: directions by layer, z of a given length, a
-            curvature that takes a backward.
+        ValueError: If ``cls`` is another one, a parameter is sharded otherwise than by whole rows, the method measures
+            something else than pairs of losses, or an option needs more than a rank knows: directions by layer, z of a
+            given length, a curvature that takes a backward.
         RuntimeError: If ranks differ in seed, a hyper-parameter or the names of parameters.
     """
     if not (isinstance(cls, type) and issubclass(cls, ZerothOrder)):

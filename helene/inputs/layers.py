@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from helene.inputs.names import canonical
 
@@ -40,13 +40,25 @@ def layer_groups(model: nn.Module, names: Sequence[str] | Callable[[str], str] |
         if parameter.requires_grad:
             groups.setdefault(layer_of(name), []).append((name, parameter))
     if not groups:
-        raise ValueError("no parameter of the model requires a gradient; unfreeze those to be tuned")
+        raise none_trained(model.parameters())
     unused = [] if names is None or callable(names) else [name for name in names if name not in groups]
     if unused:
         raise ValueError(
             f"layers {', '.join(map(repr, unused))} hold no trained parameter; names are as in named_parameters()"
         )
     return [{"params": params, "layer": layer} for layer, params in groups.items()]
+
+
+def none_trained(parameters: Iterable[Tensor]) -> ValueError:
+    """What to raise where no parameter requires a gradient: integers cannot."""
+    found = list(parameters)
+    if found and not any(p.is_floating_point() or p.is_complex() for p in found):
+        dtypes = ", ".join(sorted({str(p.dtype) for p in found}))
+        return ValueError(
+            f"no parameter requires a gradient, and of {dtypes} none can; tune floating-point ones, such as adapters "
+            "(LoRA of peft) beside quantised weights"
+        )
+    return ValueError("no parameter requires a gradient; unfreeze those to be tuned")
 
 
 def _by_structure(model: nn.Module) -> Callable[[str], str]:

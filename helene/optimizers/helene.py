@@ -119,7 +119,8 @@ def _with_floors(params: list[Any], floor: float | Floor | Sequence[float | Floo
     if not params:
         return params
     given: Any = floor.tolist() if hasattr(floor, "tolist") else floor  # numpy's arrays and tensors
-    per_layer = list(given) if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given] * len(groups)
+    is_list = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    per_layer = list(given) if is_list else [given] * len(groups)
     if len(per_layer) != len(groups):
         raise ValueError(f"floor has {len(per_layer)} values for {len(groups)} layers; give one number, or one a layer")
     for group, value in zip(groups, per_layer, strict=True):

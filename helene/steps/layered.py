@@ -14,6 +14,7 @@ from helene import noise
 from helene.evaluation.curvature import NONE, SOURCES, Source
 from helene.evaluation.directions import Target, compute_dtype
 from helene.inputs import numeric
+from helene.inputs.layers import none_trained
 from helene.inputs.names import canonical_names
 from helene.rules import CurvatureRule, Rule, precision, storage
 from helene.rules.storage import Storage
@@ -122,7 +123,7 @@ class Layered(torch.optim.Optimizer):
                 position += 1
         rules, _, probing = self._described()
         if not self.targets:
-            raise ValueError("no parameter requires a gradient; unfreeze those to be tuned")
+            raise none_trained(self._parameters())
         if len({target.id for target in self.targets}) < len(self.targets):
             twice = [name for name, count in Counter(target.name for target in self.targets).items() if count > 1]
             raise ValueError(f"parameters share the names {twice}, so they would share directions; give each its own")

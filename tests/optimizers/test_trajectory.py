@@ -158,7 +158,7 @@ def test_what_does_not_fit_says_so(tmp_path):
 
 
 def test_a_replay_onto_other_weights_says_so(tmp_path):
-    """Weights may be loaded after `record`; a file without their fingerprints, as older ones are, is replayed as ever."""
+    """Weights may be loaded after `record`; a file without their fingerprints, as older ones are, is replayed."""
     target = lora(torch.bfloat16)
     optimizer = helene.MeZO(target.model.named_parameters(), 0.01)
     trajectory = Trajectory.record(optimizer)

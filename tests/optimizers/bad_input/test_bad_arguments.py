@@ -31,7 +31,8 @@ def test_parameters_that_cannot_be_trained(method):
         ([nn.Parameter(torch.ones(3, dtype=torch.float8_e4m3fn))], "float8_e4m3fn; supported are"),
         ([nn.Parameter(torch.ones(3).to_sparse())], "only dense parameters"),
         ([nn.Parameter(torch.ones(3, device="meta"))], "meta device; load the weights"),
-        ([quantised], "unfreeze those to be tuned"),
+        ([quantised], r"of torch\.int8 none can; tune floating-point ones"),
+        ([quantised, nn.Parameter(torch.ones(3), requires_grad=False)], "a gradient; unfreeze those to be tuned"),
         ([], "empty parameter list"),
     ]
     for params, text in cases:
