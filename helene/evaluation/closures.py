@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from helene.evaluation.losses import one_number
+
 
 def microbatches(
     loss: Callable[[Any], Tensor], batches: Iterable[Any], size: Callable[[Any], float] | None = None
@@ -38,7 +40,7 @@ def microbatches(
 
     def closure() -> Tensor:
         terms = [loss(part) * (weight / total) for part, weight in zip(parts, weights, strict=True) if weight]
-        return torch.stack(terms).sum()
+        return torch.stack([one_number(term, "the loss of a part") for term in terms]).sum()
 
     return closure
 

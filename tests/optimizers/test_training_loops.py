@@ -54,6 +54,10 @@ def test_sizes_of_micro_batches():
     assert tokens().item() == pytest.approx((10 * 1 + 30 * 3) / 40)
     empty = helene.microbatches(lambda b: torch.tensor(b / b if b else math.nan), [0.0, 2.0], size=float)
     assert empty().item() == 1, "a part that the loss is no mean over anything of, such as one without label tokens"
+    with pytest.raises(
+        ValueError, match=r"the loss of a part returned torch.float32 of shape \(2,\); it must return one"
+    ):
+        helene.microbatches(lambda b: b, [torch.zeros(2), torch.zeros(2)])()
     with pytest.raises(ValueError, match="there are no batches"):
         helene.microbatches(lambda b: b, [])
     with pytest.raises(ValueError, match="no tensor tells the size of a str; pass size="):

@@ -179,10 +179,12 @@ def example_losses(value: Any, groups: int, num_rows: int | None = None) -> Tens
             "of columns, shape (rows, 1), until the parameter has been read"
         )
     if not isinstance(value, Tensor) or value.dim() != 1 or value.is_complex():
-        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        got = f"a {type(value).__name__}"
+        if isinstance(value, Tensor):
+            got = f"shape {tuple(value.shape)}" if value.dim() else "one number"
         raise ValueError(
             f"the closure returned {got}; with groups={groups} it must return the loss of each example (a loss's "
-            "reduction='none'), or of each group"
+            "reduction='none'), or of each group; microbatches has one number, so give the whole batch without it"
         )
     if not value.numel():
         raise ValueError("the closure returned no loss; give batches of one example or more")
