@@ -363,6 +363,8 @@ class Layered(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As `torch.optim.Optimizer.load_state_dict`; the trajectory goes on bit for bit, seed included.
 
+        Hyper-parameters become those of the state_dict; set others in ``param_groups`` afterwards.
+
         Raises:
             ValueError: If it comes from another method, another noise version or other parameters, or lacks state, or
                 has it of another shape or dtype or with NaN or infinity in it, or a hyper-parameter is out of its
