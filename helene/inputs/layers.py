@@ -40,7 +40,7 @@ def layer_groups(model: nn.Module, names: Sequence[str] | Callable[[str], str] |
         if parameter.requires_grad:
             groups.setdefault(layer_of(name), []).append((name, parameter))
     if not groups:
-        raise none_trained(model.parameters())
+        raise none_trained(model.parameters(), " of the model")
     unused = [] if names is None or callable(names) else [name for name in names if name not in groups]
     if unused:
         raise ValueError(
@@ -49,16 +49,16 @@ def layer_groups(model: nn.Module, names: Sequence[str] | Callable[[str], str] |
     return [{"params": params, "layer": layer} for layer, params in groups.items()]
 
 
-def none_trained(parameters: Iterable[Tensor]) -> ValueError:
+def none_trained(parameters: Iterable[Tensor], of: str = "") -> ValueError:
     """What to raise where no parameter requires a gradient: integers cannot."""
     found = list(parameters)
     if found and not any(p.is_floating_point() or p.is_complex() for p in found):
         dtypes = ", ".join(sorted({str(p.dtype) for p in found}))
         return ValueError(
-            f"no parameter requires a gradient, and of {dtypes} none can; tune floating-point ones, such as adapters "
-            "(LoRA of peft) beside quantised weights"
+            f"no parameter{of} requires a gradient, and of {dtypes} none can; tune floating-point ones, such as "
+            "adapters (LoRA of peft) beside quantised weights"
         )
-    return ValueError("no parameter requires a gradient; unfreeze those to be tuned")
+    return ValueError(f"no parameter{of} requires a gradient; unfreeze those to be tuned")
 
 
 def _by_structure(model: nn.Module) -> Callable[[str], str]:

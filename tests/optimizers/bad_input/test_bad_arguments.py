@@ -38,6 +38,8 @@ def test_parameters_that_cannot_be_trained(method):
     for params, text in cases:
         with pytest.raises(ValueError, match=text):
             method.build(params, 0.1)
+    with pytest.raises(ValueError, match=r"no parameter of the model requires .* of torch\.int8 none can; tune"):
+        helene.layer_groups(nn.ParameterList([quantised]))
     with pytest.raises(TypeError, match=r"no argument 'lamda'.*; it takes lr, .*weight_decay"):
         method.build([one()], 0.1, lamda=3)
     method.build([quantised, one()], 0.1)  # frozen quantised weights are none of its business
