@@ -173,8 +173,11 @@ def sentence(found: Sequence[Row]) -> str:
 def count(found: Sequence[Row]) -> str:
     """The sentence of the README's first screen."""
     fought = fights(found)
-    helene, mezo = (sum(duel.winner == name for duel in fought) or "none" for name in ("HELENE", "MeZO"))
-    return f"HELENE beats MeZO beyond noise on {helene} of {len(fought)} tasks measured; MeZO beats HELENE on {mezo}."
+    helene, mezo = ([duel.task for duel in fought if duel.winner == name] for name in ("HELENE", "MeZO"))
+    rows = longest(row for row in found if row.preset != SECOND_MODEL)
+    only = [row.task for row in rows if f"{row.task}, {row.model}" in mezo and not row.learned("mezo")]
+    won = f"HELENE beats MeZO beyond noise on {len(helene) or 'none'} of {len(fought)} tasks measured"
+    return f"{won}; MeZO beats HELENE on {len(mezo) or 'none'}, and learned all of these but {' and '.join(only) or 'none'}."
 
 
 def fights(found: Sequence[Row]) -> list[Duel]:
