@@ -74,6 +74,19 @@ def test_what_gradients_do_in_tuning():
     others = [max(of_task.values()) for of_task in best.values()]
     told = "have {:.2f} on dev on WiC and {:.2f} on CB, those of this table's zeroth-order methods at most"
     assert f"{told} {{:.2f}} and {{:.2f}}.".format(*adam, *others) in words(PAGE)
+    loss = {
+        m: min(r.result["dev"]["loss"] for r in full_runs("all/causal-squad", m, "tune")) for m in ("ft-adam", "mezo")
+    }
+    assert "On SQuAD Adam's dev loss is {ft-adam:.3f}, MeZO's {mezo:.3f}.".format_map(loss) in words(PAGE)
+    (one,), zo = accuracies("all/causal-copa", "ft-adam"), of_method("copa", "zo-adam").mean / 100
+    assert (told := f"{one:.3f}") == f"{zo:.3f}"
+    assert f"On COPA Adam's test accuracy is ZO-Adam's {told}." in words(PAGE)
+    wsc = {m: [r.result["dev"]["metric"] for r in full_runs("all/causal-wsc", m, "tune")] for m in all_tasks.METHODS}
+    adam = [max(wsc.pop("ft-adam")), max(max(found, default=0.0) for found in wsc.values())]
+    assert "On WSC Adam has {:.2f} on dev, zeroth-order methods up to {:.2f}.".format(*adam) in words(PAGE)
+    assert not any(
+        full_runs(f"all/causal-{task}", "ft-adam", role) for task in ("rte", "boolq") for role in ("tune", "test")
+    )
 
 
 def test_the_setup():
@@ -109,7 +122,7 @@ def test_cb():
     assert not lead(of_method("cb", "zo-sgd-mmt"), mezo).sure, "Momentum changes nothing beyond noise"
     assert not lead(of_method("cb", "zo-adam"), mezo).sure, "as ZO-Adam does"
     assert lead(mezo, of_method("cb", "helene")).sure
-    told = f"differ by {tie.points / 100:.3f} ± {(tie.high - tie.low) / 200:.3f} (95 %). Its memory is"
+    told = f"differ by {tie.points / 100:.3f} ± {(tie.high - tie.low) / 200:.3f} (95 %). HELENE's memory is"
     assert f"h by backpropagation and of MeZO {told} {backprop.bytes / mezo.bytes:.1f} times MeZO's" in page
     assert max(r.result["dev"]["metric"] for r in full_runs("all/causal-cb", "helene", "tune")) == 0.36
     tests = {m: full_runs("all/causal-cb", m, "test") for m in ("mezo", "helene-backprop", "zo-adam")}

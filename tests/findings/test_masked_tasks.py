@@ -54,7 +54,8 @@ def test_what_is_beyond_noise():
             other |= {(task, method)} if lead(of_method, mezo).sure else set()
     assert above == {("trec", method) for method in ("mezo", *LIKE_MEZO, "ft-adam", "linear-probe", "bias-only")}
     assert other == {("trec", "helene"), ("trec", "helene-corrected"), ("trec", "bias-only")}
-    assert "differs from MeZO beyond noise but those two forms of HELENE and one bias a class, on TREC." in words(PAGE)
+    told = "On TREC HELENE as it reads, HELENE with a corrected h and one bias a class differ from MeZO beyond noise."
+    assert f"{told} No other method does, on any task." in words(PAGE)
     assert not lead(of("trec", "mezo"), of("trec", "linear-probe")).sure, "as far as linear probing"
     adam = lead(of("trec", "ft-adam"), of("trec", "mezo"))
     assert f"is {adam.points:.1f} points above MeZO's [−{-adam.low:.1f}, {adam.high:.1f}]." in words(PAGE)
@@ -89,6 +90,7 @@ def test_who_does_as_mezo_with_the_second_head(task: str):
 
 def test_two_more_heads_on_sst2():
     """MeZO's lead over HELENE and over a bias."""
+    assert "MeZO leads HELENE beyond noise with the fourth, not with the fifth." in words(PAGE)
     for file, sure in (("rows/small/masked-sst2", True), ("heads/small-sst2", False)):
         tests = [r for r in read_jsonl(LLM / f"{file}.jsonl") if r.config["role"] == "test"]
         mezo, helene, bias = (
