@@ -177,7 +177,8 @@ def count(found: Sequence[Row]) -> str:
     rows = longest(row for row in found if row.preset != SECOND_MODEL)
     only = [row.task for row in rows if f"{row.task}, {row.model}" in mezo and not row.learned("mezo")]
     won = f"HELENE beats MeZO beyond noise on {len(helene) or 'none'} of {len(fought)} tasks measured"
-    return f"{won}; MeZO beats HELENE on {len(mezo) or 'none'}, and learned all of these but {' and '.join(only) or 'none'}."
+    lost = f"MeZO beats HELENE on {len(mezo) or 'none'}, and learned all of these but {' and '.join(only) or 'none'}"
+    return f"{won}; {lost}."
 
 
 def fights(found: Sequence[Row]) -> list[Duel]:

@@ -39,7 +39,8 @@ def test_every_page_of_the_committed_rows_is_drawn(tmp_path, capsys):
         assert {(c["kind"], c["task"]) for c in drawn_cells} == {(c["kind"], c["task"]) for c in own}
     told = json.loads((tmp_path / "llm" / "summary.json").read_text())["answer"]
     counts = re.search(r"HELENE beats MeZO on (\w+) of (\d+) tasks, MeZO beats HELENE on (\w+)", told)
-    readme = re.search(r"HELENE beats MeZO beyond noise on (\w+) of (\d+) .* on (\w+), and", learned.count(learned.rows()))
+    told = learned.count(learned.rows())
+    readme = re.search(r"HELENE beats MeZO beyond noise on (\w+) of (\d+) .* on (\w+), and", told)
     assert counts is not None
     assert readme is not None
     assert counts.groups() == readme.groups(), "README counts as the pages do"
