@@ -6,7 +6,7 @@ import math
 import re
 from statistics import fmean, median
 
-from helene.lab.runs.records import read_jsonl
+from helene.lab.runs.records import Record, read_jsonl
 from llm_bench.protocol import plan, speed
 from llm_bench.protocol.presets import get_preset
 from llm_bench.report import sensitivity
@@ -88,10 +88,14 @@ TUNED = {  # methods of the table of tunings
     "zo-adam": "ZO-Adam",
     "zo-sgd-sign": "ZO-SGD-Sign",
     "forward-grad": "Forward-Grad, 2 forwards' worth a step",
-    "zo-sgd-cons": "ZO-SGD-Cons, 3 forwards a step",
+    "zo-sgd-cons": "ZO-SGD-Cons, 5 forwards a step",
     "helene": "HELENE, Algorithm 1",
     "fo-sgd": "FO-SGD, by backpropagation, 8 examples a step",
 }
+
+
+def is_test_of(run: Record, method: str) -> bool:
+    return (run.config["method"], run.config["role"]) == (method, "test")
 
 
 def test_the_table_of_tunings():
@@ -110,6 +114,10 @@ def test_the_table_of_tunings():
     assert table(SST2, "| test accuracy | all parameters")[1:] == [
         [label, *(cell(method, tuning) for tuning in names)] for method, label in TUNED.items()
     ]
+    for method, label in TUNED.items():
+        told = re.search(r"(\d) forwards", label)
+        spent = {r.result["forwards"] / r.config["steps"] for r in every if is_test_of(r, method)}
+        assert told is None or spent == {float(told[1])}, label
     rows = []
     for tuning, name in names.items():
         runs = [r for r in found if r.config["tuning"] == tuning and r.config["role"] != "measure"]
