@@ -89,9 +89,10 @@ class ZerothOrder(Base):
             with checks.without_backward():
                 first, second = [finite(self.loss_here(closure))[0] for _ in range(2)]
         except FloatingPointError as err:
+            found, _, _ = str(err).partition(";")
             raise FloatingPointError(
-                "the loss is not finite at the weights themselves, so no eps helps; look at the minibatch (a row "
-                "without labels, an input that is not finite) and at the weights"
+                f"{found} at the weights themselves, so no eps helps; look at the minibatch (a row without labels, an "
+                "input that is not finite) and at the weights"
             ) from err
         if first != second:
             raise ValueError(
