@@ -9,7 +9,8 @@ import pytest
 from theory.ledger import library
 from theory.ledger.claim import Check, Claim
 from theory.ledger.judge import EXAMINED as judged
-from theory.ledger.judge import Examined, examine_claim
+from theory.ledger.judge import examine_claim
+from theory.ledger.verdict import Examined
 
 CLAIMS = {
     claim.id: replace(claim, evidence=tuple(e for e in claim.evidence if not isinstance(e, Check)))

@@ -22,7 +22,8 @@ from theory.ledger.claim import (
 )
 from theory.ledger.constants import latex, values_of
 from theory.ledger.exact import same
-from theory.ledger.judge import Examined, Finding, examine, examine_claim, examine_line, read
+from theory.ledger.judge import examine, examine_claim, examine_line
+from theory.ledger.verdict import Examined, Finding, read
 
 Mutant = tuple[str, Claim, Examined]
 

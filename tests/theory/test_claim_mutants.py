@@ -17,8 +17,9 @@ from theory.ledger.claim import Claim, Missing, Proof, Search, Step, Target, Und
 from theory.ledger.constants import values_of, written
 from theory.ledger.exact import related
 from theory.ledger.ids import IDS
-from theory.ledger.judge import Finding, conclude, examine, shortened, verdict_from
+from theory.ledger.judge import examine, shortened
 from theory.ledger.steps import identity
+from theory.ledger.verdict import Finding, conclude, verdict_from
 
 X, Y = sympy.symbols("x y")
 

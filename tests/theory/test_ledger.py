@@ -15,8 +15,8 @@ from tests.theory.conftest import CLAIMS, examined
 from tests.theory.ledger_schema import schema_errors
 from theory.ledger import book, page
 from theory.ledger.ids import IDS
-from theory.ledger.judge import conclude
 from theory.ledger.typeset import breakable, typeset
+from theory.ledger.verdict import conclude
 
 ROOT = Path(__file__).parents[2]
 PROOFS = {

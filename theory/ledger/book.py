@@ -14,7 +14,8 @@ from helene.lab.report.report_files import write_report_text, write_summary
 from theory.ledger import library
 from theory.ledger.claim import Claim, Evidence, Line, Proof, Verdict, Witness
 from theory.ledger.ids import IDS, SECTIONS
-from theory.ledger.judge import Finding, Judgement, show
+from theory.ledger.judge import show
+from theory.ledger.verdict import Finding, Judgement
 
 PROOFS = library.HERE / "proofs"
 #: For each page of ``theory/proofs``, its checks: text, passed, seconds.
