@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from helene.inputs import extras
 
 try:
-    from transformers import Trainer
+    from transformers import Trainer, TrainingArguments
     from transformers.utils import logging
 except ModuleNotFoundError as err:
     raise extras.needed_by("HeleneTrainer", err) from err
@@ -103,6 +104,8 @@ class HeleneTrainer(HasStepper, Trainer):
             defaults = {"lr": self.args.learning_rate, "weight_decay": self.args.weight_decay, "seed": self.args.seed}
             if issubclass(cls, ZerothOrder):
                 defaults["model"] = model
+                if "lr" not in kwargs:
+                    self._tell_default_lr(cls)
             self.optimizer = cls(layer_groups(model), **{**defaults, **kwargs})
         built = getattr(self.optimizer, "optimizer", self.optimizer)
         if not isinstance(built, Base):
@@ -114,6 +117,15 @@ class HeleneTrainer(HasStepper, Trainer):
                 "of torch"
             )
         return self.optimizer
+
+    def _tell_default_lr(self, cls: type[ZerothOrder]) -> None:
+        lr, own = self.args.learning_rate, inspect.signature(cls).parameters.get("lr")
+        if lr == TrainingArguments.learning_rate and (own is None or lr != own.default):
+            logger.warning(
+                "learning_rate is %r, the default of transformers, and %s takes it; MeZO's is usually 1e-6 (full "
+                "tuning), 1e-4 (LoRA) or 1e-2 (prefix): set it in the arguments, or give (%s, {'lr': %r}) to keep it",
+                *(lr, cls.__name__, cls.__name__, lr),
+            )
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Tensor | Any], num_items_in_batch: Tensor | int | None = None

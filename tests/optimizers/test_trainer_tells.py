@@ -1,0 +1,63 @@
+"""What the Trainer says, logs and leaves behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import helene
+
+pytest.importorskip("transformers")
+
+from transformers import Trainer, TrainingArguments
+from transformers.utils import logging
+
+from helene.integrations.trainer import HeleneTrainer
+
+pytestmark = pytest.mark.llm
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": (self.second(torch.tanh(self.first(x))).squeeze(-1) - labels).square().mean()}
+
+
+def trainer(folder: Path, method: Any, cls: type[Trainer] = HeleneTrainer, **options: Any) -> Any:
+    arguments = TrainingArguments(
+        output_dir=str(folder), max_steps=2, per_device_train_batch_size=4, logging_steps=1, report_to=[],
+        save_strategy="no", disable_tqdm=True, use_cpu=True, **options,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    rows = [{"x": torch.randn(3), "labels": 1.0} for _ in range(8)]
+    return cls(model=Net(), args=arguments, train_dataset=rows, optimizer_cls_and_kwargs=method)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "warned"),
+    [
+        ("MeZO", {}, True),
+        ("ZOAdam", {}, True),
+        ("MeZO", {"lr": 5e-5}, False),
+        ("FZOO", {}, False),  # 5e-5 is its own default
+        ("AdamW", {}, False),
+    ],
+)
+def test_the_default_learning_rate_of_transformers_is_told(method, given, warned, tmp_path, monkeypatch):
+    """Once, where a zeroth-order method would take it; an lr of the method's own says that it is meant."""
+    said: list[str] = []
+    log = logging.get_logger("helene.integrations.trainer")
+    monkeypatch.setattr(log, "warning", lambda text, *words: said.append(text % words))
+    trainer(tmp_path, (getattr(helene, method), given), learning_rate=1e-6).create_optimizer()
+    assert not said
+    run = trainer(tmp_path, (getattr(helene, method), given))
+    run.train()
+    assert len(said) == warned
+    assert all("learning_rate is 5e-05, the default of transformers" in text and "1e-6" in text for text in said)
