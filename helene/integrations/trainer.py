@@ -186,11 +186,12 @@ class HeleneTrainer(HasStepper, Trainer):
             losses = [self.compute_loss(model, dict(part), num_items_in_batch=num_items) for part in batch["parts"]]
         return torch.stack(losses).sum() if scaled else torch.stack(losses).mean()
 
-    def _maybe_log_save_evaluate(self, tr_loss: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _maybe_log_save_evaluate(self, tr_loss: Tensor, grad_norm: Any, *args: Any, **kwargs: Any) -> Any:
+        """See `transformers.Trainer`; ``grad_norm``, 0 since no method writes ``.grad``, is not logged."""
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
         if self.control.should_log or self.control.should_evaluate or self.control.should_save:
             self._flush()
         if optimizer.last_loss is not None:
             tr_loss += optimizer.last_loss.to(tr_loss)
             optimizer.last_loss = None
-        return super()._maybe_log_save_evaluate(tr_loss, *args, **kwargs)
+        return super()._maybe_log_save_evaluate(tr_loss, None, *args, **kwargs)

@@ -61,3 +61,14 @@ def test_the_default_learning_rate_of_transformers_is_told(method, given, warned
     run.train()
     assert len(said) == warned
     assert all("learning_rate is 5e-05, the default of transformers" in text and "1e-6" in text for text in said)
+
+
+@pytest.mark.parametrize("method", ["MeZO", "AdamW"])
+@pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
+def test_no_norm_of_gradients_that_are_not_there_is_logged(method, max_grad_norm, tmp_path):
+    """No method writes ``.grad``: the norm of what is there would be 0."""
+    run = trainer(tmp_path, (getattr(helene, method), {}), learning_rate=1e-3, max_grad_norm=max_grad_norm)
+    run.train()
+    steps = [entry for entry in run.state.log_history if "loss" in entry]
+    assert len(steps) == 2
+    assert all(entry.keys() == {"loss", "learning_rate", "epoch", "step"} for entry in steps)
