@@ -28,9 +28,10 @@ def closure(value: Any) -> Callable[[], Any]:
     """Raise ValueError unless value can be called."""
     if not callable(value):
         got = "nothing" if value is None else f"a {type(value).__name__}"
-        raise ValueError(
-            f"step needs a function that returns the loss of one minibatch, got {got}; step(lambda: loss(...))"
-        )
+        way_out = "step(lambda: loss(...))"
+        if value is None:
+            way_out += ", or helene.integrations.trainer.HeleneTrainer in the place of transformers.Trainer"
+        raise ValueError(f"step needs a function that returns the loss of one minibatch, got {got}; {way_out}")
     found: Callable[[], Any] = value
     return found
 

@@ -72,3 +72,9 @@ def test_no_norm_of_gradients_that_are_not_there_is_logged(method, max_grad_norm
     steps = [entry for entry in run.state.log_history if "loss" in entry]
     assert len(steps) == 2
     assert all(entry.keys() == {"loss", "learning_rate", "epoch", "step"} for entry in steps)
+
+
+def test_the_trainer_of_transformers_names_ours(tmp_path):
+    run = trainer(tmp_path, (helene.MeZO, {}), Trainer, learning_rate=1e-3)
+    with pytest.raises(ValueError, match=r"got nothing; .*helene\.integrations\.trainer\.HeleneTrainer"):
+        run.train()
