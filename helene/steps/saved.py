@@ -44,7 +44,8 @@ def compare(mine: Mapping[str, Any], theirs: Mapping[str, Any], names: Sequence[
         where = f"the first that differs is {names[differ[0]]}" if differ else "their number differs"
         raise ValueError(
             f"the {what} belongs to {len(layout)} other parameters than these {len(names)} (ids, shapes, dtypes): "
-            f"{where}; make the model, its dtype and the names the same"
+            f"{where}; make the model, its dtype, names and groups the same (after HeleneTrainer: "
+            "helene.layer_groups(model))"
         )
 
 

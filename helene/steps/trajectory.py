@@ -150,7 +150,7 @@ class Trajectory:
         if len(optimizer.param_groups) != len(self.header["layers"]):
             raise ValueError(
                 f"the trajectory has {len(self.header['layers'])} layers, the optimizer {len(optimizer.param_groups)}; "
-                "make the groups as they were"
+                "make the groups as they were (after HeleneTrainer: helene.layer_groups(model))"
             )
         self._check_weights(optimizer)
         before, count = [dict(group) for group in optimizer.param_groups], len(self) if steps is None else steps

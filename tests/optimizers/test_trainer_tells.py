@@ -78,3 +78,19 @@ def test_the_trainer_of_transformers_names_ours(tmp_path):
     run = trainer(tmp_path, (helene.MeZO, {}), Trainer, learning_rate=1e-3)
     with pytest.raises(ValueError, match=r"got nothing; .*helene\.integrations\.trainer\.HeleneTrainer"):
         run.train()
+
+
+def test_replay_of_the_trainers_run_names_its_groups(tmp_path):
+    """Over other groups it is an error with the way out, over those a replay to the bit."""
+    run = trainer(tmp_path, (helene.MeZO, {}), learning_rate=1e-3)
+    start = {name: p.detach().clone() for name, p in run.model.named_parameters()}
+    trajectory = helene.Trajectory.record(run.create_optimizer())
+    run.train()
+    assert run.optimizer.optimizer.diagnostics()["step"] == len(trajectory) == 2
+    again = Net()
+    again.load_state_dict(start)
+    for params in (again.parameters(), again.named_parameters()):
+        with pytest.raises(ValueError, match=r"after HeleneTrainer: helene\.layer_groups\(model\)"):
+            trajectory.replay(helene.MeZO(params))
+    trajectory.replay(helene.MeZO(helene.layer_groups(again)))
+    assert all(map(torch.equal, run.model.parameters(), again.parameters()))
