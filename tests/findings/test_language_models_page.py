@@ -216,3 +216,16 @@ def test_what_counts_as_learned():
     for auc, learned_it in ((chance - 1e-6, False), (chance + 1e-6, True)):
         row.aucs["mezo"] = [auc, auc]
         assert row.learned("mezo") is learned_it
+
+
+def test_which_products_records_are_of():
+    """And which of its presets have another head than the masked rows of `all`."""
+    products = {
+        preset: {run.config["products"] for path in files for run in read_jsonl(path)}
+        for preset in {row.preset for row in learned.rows()}
+        if (files := sorted((LLM / "rows" / preset).glob("*.jsonl")))
+    }
+    assert {preset for preset, found in products.items() if found == {"float32"}} == {"small", "brief"}
+    assert all(found == {"tf32"} for preset, found in products.items() if preset not in ("small", "brief"))
+    text = words("docs/findings/language_models.md")
+    assert "The records `small` and `brief` are of float32 products, the others of TF32." in text
