@@ -2,7 +2,8 @@ r"""The contract of the ledger: what a claim is and what can back a verdict on i
 
 A module ``theory/claims/<part>/test_<family>.py`` lists its claims in ``CLAIMS``; everything in a :class:`Claim` is
 data or a function that this run calls. :mod:`theory.ledger.judge` runs the evidence, :mod:`theory.ledger.verdict`
-derives the verdict from what it found; ``expected`` is only compared with that. Texts are Markdown with LaTeX between dollar signs.
+derives the verdict from what it found; ``expected`` is only compared with that. Texts are Markdown with LaTeX between
+dollar signs.
 
 What backs which verdict (see :func:`theory.ledger.verdict.verdict_from`):
 
