@@ -70,7 +70,8 @@ def config(arguments: argparse.Namespace, env: Any, path: Path | None, defaults:
     """A run's settings: the model of the arguments and these, a file's over them, and over both those of ``--set``.
 
     Raises:
-        ValueError: If the run's model is none of the arguments', or they have several and it is not said which.
+        ValueError: If the run's model is none of the arguments', or they have several and it is not said which, or its
+            steps are to be captured on a CPU.
     """
     from llm_bench.runs.config import load
 
@@ -82,14 +83,25 @@ def config(arguments: argparse.Namespace, env: Any, path: Path | None, defaults:
         )
         names = ", ".join(env.models)
         raise ValueError(f"{said}; --model gives {names}: name it by NAME=DIR, or choose by --set model=NAME")
+    _check_engine(arguments, made.engine, "set engine=false")
     return made
+
+
+def _check_engine(arguments: argparse.Namespace, engine: object, way_out: str) -> None:
+    """Raise ValueError where steps are to be captured on a device that cannot: every run would fail."""
+    if engine and device_kind(arguments) != "cuda":
+        raise ValueError(
+            f"the engine captures steps on a CUDA device, and --device is {arguments.device}; give --device cuda, or "
+            f"{way_out}"
+        )
 
 
 def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = (), check: bool = True) -> Any:
     """The preset, changed as the arguments say, and where it runs; without models to draw, where its records ran.
 
     Raises:
-        ValueError: If a method is unknown, or the preset lacks a task or a tuning that was asked for.
+        ValueError: If a method is unknown, the preset lacks a task or a tuning that was asked for, or steps are to be
+            captured on a CPU.
     """
     import dataclasses
 
@@ -131,6 +143,7 @@ def bench(arguments: argparse.Namespace, extra_methods: tuple[str, ...] = (), ch
         if kind in models:
             raise ValueError(f"--model has two {kind} models, {models[kind]} and {name}; give one of each kind")
         models[kind] = name
+    _check_engine(arguments, arguments.engine, "leave --engine out")
     more = {"engine": True, "best": "copy"} if arguments.engine else {}
     return Bench(preset, models, env, device_kind(arguments), more)
 

@@ -191,6 +191,28 @@ def test_bad_words_are_one_line(words, message, tiny, tmp_path, capsys):
     assert said.count("\n") == 1
 
 
+_SETTINGS = ("kind=causal", "task=sst2", "method=mezo", "lr=1", "eps=1", "steps=1", "eval_every=1", "engine=true")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sweep", "--preset", "smoke", "--engine"],
+        ["estimate", "--preset", "smoke", "--engine"],
+        ["run", *(word for setting in _SETTINGS for word in ("--set", setting))],
+        ["tune", "--forwards", "300", "--kind", "causal", "--task", "sst2", "--set", "engine=true"],
+    ],
+)
+def test_captured_steps_on_a_cpu_are_refused_before_anything_is_stored(words, tiny, tmp_path, capsys):
+    made, store = tiny[0], tmp_path / "e.sqlite"
+    where = ["--model", made.env.models["tiny OPT"], "--data", made.env.data, "--store", str(store)]
+    assert helene_cli.main(["llm", *words, *where]) == 2
+    said = capsys.readouterr().err
+    assert "the engine captures steps on a CUDA device, and --device is cpu; give --device cuda, or" in said
+    assert said.count("\n") == 1
+    assert not store.exists()
+
+
 @pytest.mark.parametrize("minutes", ["-1", "nan", "soon"])
 def test_minutes_are_not_negative(minutes, capsys):
     with pytest.raises(SystemExit, match="2"):
