@@ -48,10 +48,17 @@ ROWS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one call; returns 0 also when runs are left or it was interrupted, 1 where a cell cannot be run."""
+    """Run one call; returns 0 also when runs are left or it was interrupted, 1 where a cell cannot be run.
+
+    It returns 2 where what was carried, or a file to resume from, is damaged.
+    """
     arguments = _arguments(argv)
-    with ranks.executor(arguments.device) as executor:
-        return 0 if executor is None else _call(arguments, executor)
+    try:
+        with ranks.executor(arguments.device) as executor:
+            return 0 if executor is None else _call(arguments, executor)
+    except (ValueError, FileNotFoundError, StoreError) as err:
+        print(f"gpu_rows: {err}", file=sys.stderr)
+        return 2
 
 
 def _call(arguments: argparse.Namespace, executor: Executor) -> int:
@@ -278,6 +285,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         kind, _, folder = word.partition("=")
         if kind not in get_args(Kind) or not folder:
             parser.error(f"--model must be causal=DIR or masked=DIR, got {word}")
+    if arguments.carried is not None and not arguments.carried.is_dir():
+        parser.error(f"--carried {arguments.carried} is no folder; give the one that this call brought")
+    if arguments.carried is not None and arguments.carried.resolve() == arguments.keep.resolve():
+        parser.error(f"--carried and --keep are one folder, {arguments.keep}; give two")
     if min(arguments.cards, arguments.per_card) < 1:
         parser.error(f"--cards and --per-card must be at least 1, got {arguments.cards}, {arguments.per_card}")
     if ranks.started() > 1 and arguments.cards * arguments.per_card > 1:

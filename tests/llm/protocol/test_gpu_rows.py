@@ -305,6 +305,7 @@ def test_the_rows_of_a_call_are_presets_and_methods_that_exist():
         (["--rows", "small/any/sst2"], "kind must be causal or masked, got 'any'"),
         (["--model", "/a/folder"], "--model must be causal=DIR or masked=DIR, got /a/folder"),
         (["--cards", "0"], "--cards and --per-card must be at least 1, got 0, 1"),
+        (["--carried", "/no/folder"], "--carried /no/folder is no folder; give the one that this call brought"),
     ],
 )
 def test_bad_words_of_a_call_are_one_line(words, message, tmp_path, capsys):
@@ -312,3 +313,29 @@ def test_bad_words_of_a_call_are_one_line(words, message, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         gpu_rows.main([*where, *words])
     assert f"error: {message}" in capsys.readouterr().err
+
+
+def test_a_keeping_folder_is_not_moved_into_itself(tmp_path, capsys):
+    (tmp_path / "encoder").mkdir()
+    where = ["--keep", str(tmp_path), "--data", str(tmp_path), "--out", str(tmp_path)]
+    with pytest.raises(SystemExit, match="2"):
+        gpu_rows.main([*where, "--carried", str(tmp_path)])
+    assert f"error: --carried and --keep are one folder, {tmp_path}; give two" in capsys.readouterr().err
+    assert (tmp_path / "encoder").is_dir()
+
+
+def test_what_a_call_cannot_use_is_told_in_one_line(tmp_path, capsys):
+    causal = tiny_model(Recipe("causal", steps=2, width=16, heads=2), tmp_path / "cache")
+    words = ["--keep", str(tmp_path / "k"), "--data", str(tmp_path), "--out", str(tmp_path / "o"), "--device", "cpu"]
+    (tmp_path / "damaged.jsonl").write_text('{"key": ')
+    assert gpu_rows.main([*words, "--model", f"causal={causal}", "--resume", str(tmp_path / "damaged.jsonl")]) == 2
+    said = capsys.readouterr().err
+    assert f"line 1 of {tmp_path / 'damaged.jsonl'} is not a record" in said
+    assert "export the file again" in said
+    for i in range(2):
+        (tmp_path / "k" / f"gguf.{i}").write_bytes(b"part")
+    (tmp_path / "k" / "causal-tokenizer").mkdir()
+    assert gpu_rows.main([*words, "--parts", "2", "--sha256", "0" * 64]) == 2
+    said += capsys.readouterr().err
+    assert "carry them again" in said
+    assert said.count("\n") == 2
