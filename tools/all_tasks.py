@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from helene.inputs.files import write_text
 from helene.lab.runs.records import read_once
 from llm_bench.protocol.plan import choose
+from llm_bench.report.cell_numbers import OF_A_TABLE, check_alike
 from llm_bench.report.compare import TASKS
 from llm_bench.report.page_tables import markdown_table, put_between_marks
 from llm_bench.tasks import get_task
@@ -52,18 +53,27 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def open_cells() -> str:
-    """Methods whose step sizes were tried on a task of which no test run is there."""
+    """Methods whose step sizes were tried on a task of which no test run is there.
+
+    Raises:
+        ValueError: If a file holds runs of two models or precisions.
+    """
     lines = []
     for path in sorted((ROWS / "all").glob("*.jsonl")):
         kind, _, task = path.stem.partition("-")
-        runs = list(read_once([path]))
+        runs = [run for run in read_once([path]) if not run.failed]
+        check_alike(runs, OF_A_TABLE, path.name)
         for method, label in METHODS.items():
             of_method = [run for run in runs if run.config["method"] == method]
             tried = [run for run in of_method if run.config["role"] == "tune"]
             if not tried or any(run.config["role"] == "test" for run in of_method):
                 continue
-            dev = next(run.result["dev"] for run in tried if run.config["lr"] == choose(tried).lr)
-            best = f"loss {dev['loss']:.3f}" if get_task(task, kind).generates else f"{dev['metric']:.3f}"
+            chosen = choose(tried).lr
+            dev = next((run.result["dev"] for run in tried if run.config["lr"] == chosen), None)
+            if dev is None:
+                best = "none ended well"
+            else:
+                best = f"loss {dev['loss']:.3f}" if get_task(task, kind).generates else f"{dev['metric']:.3f}"
             named = f"{TASKS[task]} (masked)" if kind == "masked" else TASKS[task]
             lines.append([named, label, str(len(tried)), best])
     return markdown_table(["task", "method", "step sizes tried", "best on dev"], lines)

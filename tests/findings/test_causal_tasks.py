@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from statistics import fmean
 
-from helene.lab.runs.records import read_jsonl
+import pytest
+
+from helene.lab.runs.records import Record, read_jsonl, write_jsonl
 from llm_bench.protocol import speed
 from llm_bench.report.cell_numbers import Numbers, numbers
 from llm_bench.report.compare import lead
@@ -164,3 +166,24 @@ def test_rte_and_boolq():
     told = ", ".join(f"{auc:.3f}" for auc in aucs["mezo"])
     probe, untrained = (f"{auc:.3f}" for method in ("linear-probe", "zero-shot") for auc in aucs[method])
     assert f"at chance ({told}). Linear probing has an AUC of {probe}, the untrained model {untrained}." in page
+
+
+def test_a_grid_without_a_finished_run_is_open_and_names_no_best(tmp_path, monkeypatch):
+    def tuned(method, lr, model="m", **result):
+        config = {"kind": "causal", "task": "rte", "tuning": "full", "role": "tune", "steps": 9}
+        return Record.of("x", {**config, "method": method, "lr": lr, "model": model}, result)
+
+    dev = {"metric": 0.5, "loss": 0.7}
+    runs = [tuned("mezo", lr, status="non_finite") for lr in (1.0, 2.0)]
+    runs += [tuned("helene", 1.0, status="error"), tuned("zo-adam", 1.0, status="out_of_budget", dev=dev)]
+    (tmp_path / "all").mkdir()
+    file = tmp_path / "all" / "causal-rte.jsonl"
+    write_jsonl(file, runs, "test")
+    monkeypatch.setattr(all_tasks, "ROWS", tmp_path)
+    assert all_tasks.open_cells().splitlines()[2:] == [
+        "| RTE | MeZO | 2 | none ended well |",
+        "| RTE | ZO-Adam | 1 | 0.500 |",
+    ]
+    write_jsonl(file, [*runs, tuned("zo-adam", 2.0, "other", status="out_of_budget", dev=dev)], "test")
+    with pytest.raises(ValueError, match="values of model, m and other"):
+        all_tasks.open_cells()
