@@ -11,12 +11,11 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from helene.inputs.files import check_apart, write_text
-from helene.lab.runs.records import read_jsonl
+from helene.lab.runs.records import read_once
 from helene.lab.runs.store import Record
-from llm_bench.report.cell_numbers import Numbers, numbers
+from llm_bench.report.cell_numbers import OF_A_TABLE, Numbers, check_alike, has_metric, numbers
 from llm_bench.report.compare import TASKS, lead
 
 RECORDS = Path(__file__).parents[1] / "records"
@@ -56,8 +55,8 @@ def _tables(records: Path) -> list[Path]:
 def told(records: Path) -> str:
     """All lines, from a folder laid out as the committed records are."""
     small, parts, *_, memory = sources(records)
-    lines = [path.read_text(encoding="utf-8").splitlines() for path in (small, parts)]
-    return claims(lines[0]) + floors(lines[1]) + pairs(map(read_jsonl, _tables(records))) + peaks(read_jsonl(memory))
+    tables = (read_once([path]) for path in _tables(records))
+    return claims(read_once([small])) + floors(read_once([parts])) + pairs(tables) + peaks(read_once([memory]))
 
 
 def pairs(files: Iterable[Sequence[Record]]) -> str:
@@ -67,7 +66,7 @@ def pairs(files: Iterable[Sequence[Record]]) -> str:
         files: Of one task each. Where two have the same kind, task and tuning, the first counts.
 
     Raises:
-        ValueError: If no file has both methods.
+        ValueError: If no file has both methods, or one has their runs of two models or precisions.
     """
     found: dict[tuple[str, str, str], dict[str, Numbers]] = {}
     for records in files:
@@ -77,6 +76,7 @@ def pairs(files: Iterable[Sequence[Record]]) -> str:
                 cell = here.setdefault((r.config["kind"], r.config["task"], r.config["tuning"]), {})
                 cell.setdefault(r.config["method"], []).append(r)
         for key, runs in here.items():
+            check_alike((run for of in runs.values() for run in of), OF_A_TABLE, _named(key))
             both = {method: numbers(of) for method, of in runs.items()}
             measured = {method: value for method, value in both.items() if value is not None}
             if len(measured) == 2:
@@ -130,65 +130,60 @@ def _line(claim: str, answer: str) -> str:
     return json.dumps(entry, ensure_ascii=False) + "\n"
 
 
-def claims(lines: Sequence[str]) -> str:
-    """A line a claim, from exported records of test runs of MeZO and HELENE on one task.
+def claims(records: Sequence[Record]) -> str:
+    """A line a claim, from test runs of MeZO and HELENE on one task.
 
     The verdict is an experiment's: its model and task are not those that the claims name, so it is outside their
     hypotheses whatever it finds.
 
     Raises:
-        ValueError: If one of the two has no test run.
+        ValueError: If one of the two has no test run, or they differ in a setting.
     """
-    records = [json.loads(line) for line in lines]
-    runs = {method: _test_runs(records, method) for method in ("mezo", "helene")}
-    if any(run["result"].get("target") is None for of in runs.values() for run in of):
+    runs = _test_runs(records, ("mezo", "helene"), "target")
+    if any(run.result.get("target") is None for of in runs.values() for run in of):
         raise ValueError("a test run has no target, so none can be reached; give rows of a task with a dev target")
-    found = {method: _steps(tests) for method, tests in runs.items()}
-    config = runs["mezo"][0]["config"]
+    mezo, helene = ([run.result["target"]["steps"] for run in of] for of in runs.values())
+    config = runs["mezo"][0].config
     where = f"{config['task']} ({config['kind']} {config['model']}, {config['tuning']} tuning)"
-    told = f"{_sentence('MeZO', found['mezo'])}, {_sentence('HELENE', found['helene'])}"
+    told = f"{_sentence('MeZO', mezo)}, {_sentence('HELENE', helene)}"
     answer = f"on {where}, dev target {config['target']}: {told}."
     return "".join(_line(claim, answer) for claim in SPEED)
 
 
-def floors(lines: Sequence[str]) -> str:
-    """The line of ABL-floor, from exported records of test runs of HELENE with several floors.
+def floors(records: Sequence[Record]) -> str:
+    """The line of ABL-floor, from test runs of HELENE with several floors.
 
     Raises:
-        ValueError: If a floor has no test run.
+        ValueError: If a floor has no test run, or they differ in a setting.
     """
-    records = [json.loads(line) for line in lines]
-    runs = {floor: _test_runs(records, method) for floor, method in FLOORS.items()}
-    config = runs["1"][0]["config"]
-    told = "; ".join(f"floor {floor}: {_accuracies(tests)}" for floor, tests in runs.items())
+    runs = _test_runs(records, FLOORS.values())
+    config = runs["helene"][0].config
+    told = "; ".join(f"floor {floor}: {_accuracies(runs[method])}" for floor, method in FLOORS.items())
     where = f"{config['task']} ({config['kind']} {config['model']}, {config['tuning']} tuning, {config['steps']} steps)"
     answer = f"on {where}, step sizes tuned, test accuracy in % by seed: {told} († as loaded: no step was better)."
     return _line("ABL-floor", answer)
 
 
-def _accuracies(runs: Sequence[dict[str, Any]]) -> str:
+def _accuracies(runs: Sequence[Record]) -> str:
     """The runs' accuracies, a dash where there is none; a dagger where the model as loaded was the best on dev data."""
-    results = [run["result"] for run in sorted(runs, key=_seed)]
     return ", ".join(
-        f"{100 * result['test']['metric']:.1f}{'' if result['best_step'] else '†'}" if result.get("test") else "–"
-        for result in results
+        f"{100 * run.result['test']['metric']:.1f}{'' if run.result['best_step'] else '†'}" if has_metric(run) else "–"
+        for run in runs
     )
 
 
-def _seed(run: dict[str, Any]) -> int:
-    return int(run["config"]["seed"])
-
-
-def _test_runs(records: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any]]:
-    runs = [r for r in records if "config" in r and r["config"]["method"] == method and r["config"]["role"] == "test"]
-    if not runs:
-        raise ValueError(f"the records hold no test run of {method}; run its rows first")
+def _test_runs(records: Sequence[Record], methods: Iterable[str], *more: str) -> dict[str, list[Record]]:
+    """The test runs of each method by seed, one step size a method, all else the same."""
+    runs = {}
+    for method in methods:
+        here = [r for r in records if (r.config["method"], r.config["role"]) == (method, "test") and not r.failed]
+        if not here:
+            raise ValueError(f"the records hold no test run of {method}; run its rows first")
+        check_alike(here, ("lr",))
+        runs[method] = sorted(here, key=lambda run: int(run.config["seed"]))
+    every = [run for of in runs.values() for run in of]
+    check_alike(every, (*OF_A_TABLE, "kind", "task", "tuning", "steps", *more), f"a claim on {', '.join(runs)}")
     return runs
-
-
-def _steps(runs: Sequence[dict[str, Any]]) -> list[float]:
-    steps = [run["result"]["target"]["steps"] for run in runs]
-    return [s if isinstance(s, int) else math.inf for s in steps]
 
 
 def _sentence(name: str, steps: Sequence[float]) -> str:

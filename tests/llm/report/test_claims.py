@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,47 +61,62 @@ def test_peaks_are_told_as_ratios() -> None:
     assert "Measured here" in measured("MEM-3x")
 
 
-def test_a_miss_counts_as_infinity_and_the_ledger_shows_it() -> None:
-    def run(method: str, steps: object) -> str:
-        config = {
-            "method": method,
-            "role": "test",
-            "task": "t",
-            "kind": "causal",
-            "model": "m",
-            "tuning": "full",
-            "target": 0.8,
-        }
-        return json.dumps({"config": config, "result": {"target": {"steps": steps}}})
+def run(method: str, seed: int = 0, *, of: dict[str, Any] | None = None, **result: Any) -> Record:
+    config = {"method": method, "role": "test", "seed": seed, "task": "t", "kind": "causal", "model": "m"}
+    config |= {"tuning": "full", "steps": 500, "target": 0.8, "lr": 1e-6, **(of or {})}
+    return Record.of("x", config, {"status": "out_of_budget", **result})
 
-    missed = {"$float": "inf"}
-    lines = [run("mezo", 500), run("mezo", 700), run("mezo", missed), run("helene", missed)]
-    answer = json.loads(claims.claims(lines).splitlines()[0])["answer"]
+
+def reached(method: str, seed: int, after: float, **of: Any) -> Record:
+    return run(method, seed, of=of, target={"steps": after})
+
+
+def test_a_miss_counts_as_infinity_and_the_ledger_shows_it() -> None:
+    runs = [reached("mezo", seed, steps) for seed, steps in enumerate((500, 700, math.inf))]
+    runs.append(reached("helene", 0, math.inf))
+    answer = json.loads(claims.claims(runs).splitlines()[0])["answer"]
     assert "MeZO reaches it in 2 of 3 seeds, a median of 700 steps" in answer
     assert "HELENE reaches it in 0 of 1 seeds, no finite median" in answer
     with pytest.raises(ValueError, match="no test run of helene"):
-        claims.claims(lines[:3])
-    without = lines[3].replace('"target": {"steps": {"$float": "inf"}}', '"target": null')
+        claims.claims(runs[:3])
     with pytest.raises(ValueError, match="a test run has no target"):
-        claims.claims([*lines[:3], without])
+        claims.claims([*runs[:3], run("helene", target=None)])
+    failed = Record.of("x", {**runs[0].config, "seed": 9}, {"status": "error", "message": "m"})
+    assert claims.claims([*runs, failed]) == claims.claims(runs), "a run that failed counts as missing"
     assert "outside_hypotheses" in measured("SPEED-20x")
 
 
-def test_accuracies_of_floors_stand_by_seed_with_a_dagger_where_nothing_was_learnt() -> None:
-    def run(method: str, seed: int, best_step: int, accuracy: float) -> str:
-        config = {"method": method, "role": "test", "seed": seed, "task": "t", "kind": "causal", "model": "m"}
-        config |= {"tuning": "full", "steps": 500}
-        result = {"best_step": best_step, "test": {"metric": accuracy}}
-        return json.dumps({"config": config, "result": result})
+def test_a_claim_mixes_no_settings() -> None:
+    runs = [reached("mezo", 0, 500), reached("helene", 0, 500)]
+    for name, value in (("model", "n"), ("fingerprint", "f"), ("dtype", "bfloat16"), ("steps", 9), ("target", 0.9)):
+        with pytest.raises(ValueError, match=f"2 values of {name}"):
+            claims.claims([runs[0], reached("helene", 0, 500, **{name: value})])
+    with pytest.raises(ValueError, match=r"mezo on t .causal. has runs of 2 values of lr"):
+        claims.claims([*runs, reached("mezo", 1, 500, lr=1.0)])
+    assert claims.claims([runs[0], reached("helene", 0, 500, lr=1.0)]), "each method has its own step size"
+    of_floors = [run(method, best_step=1, test={"metric": 0.5}) for method in claims.FLOORS.values()]
+    with pytest.raises(ValueError, match="2 values of model"):
+        claims.floors([*of_floors, run("helene", 1, of={"model": "n"}, best_step=1, test={"metric": 0.5})])
+    test = {"metric": 0.5, "auc": None, "option_loss": 1.0}
+    with pytest.raises(ValueError, match="2 values of model"):
+        claims.pairs([[run("mezo", test=test), run("helene", of={"model": "n"}, test=test)]])
 
-    lines = [run(method, 0, 100, 0.5) for method in claims.FLOORS.values()]
-    answer = json.loads(claims.floors([run("helene", 1, 0, 0.75), *lines]))["answer"]
-    assert "floor 1: 50.0, 75.0†;" in answer
-    lost = json.loads(lines[1])
-    lost["config"]["seed"], lost["result"] = 2, {"status": "non_finite", "best_step": 0}
-    assert "50.0, –;" in json.loads(claims.floors([json.dumps(lost), *lines]))["answer"]
+
+def test_a_record_that_a_file_holds_twice_counts_once(tmp_path: Path) -> None:
+    shutil.copytree(claims.RECORDS, tmp_path, dirs_exist_ok=True)
+    for path in claims.sources(tmp_path):
+        path.write_text(2 * path.read_text(encoding="utf-8"), encoding="utf-8")
+    assert claims.told(tmp_path) == claims.told(claims.RECORDS)
+
+
+def test_accuracies_of_floors_stand_by_seed_with_a_dagger_where_nothing_was_learnt() -> None:
+    runs = [run(method, best_step=100, test={"metric": 0.5}) for method in claims.FLOORS.values()]
+    unlearnt = run("helene", 1, best_step=0, test={"metric": 0.75})
+    assert "floor 1: 50.0, 75.0†;" in json.loads(claims.floors([unlearnt, *runs]))["answer"]
+    lost = run("helene", 2, best_step=0)
+    assert "50.0, –;" in json.loads(claims.floors([lost, *runs]))["answer"]
     with pytest.raises(ValueError, match="no test run of helene-floor-3"):
-        claims.floors(lines[:-1])
+        claims.floors(runs[:-1])
     assert "floor 0.9" in measured("ABL-floor")
 
 
