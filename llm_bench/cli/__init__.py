@@ -165,7 +165,8 @@ def add_commands(subparsers: Any) -> None:
         example="helene llm sensitivity llm_bench/records/rows/small/causal-sst2.jsonl",
     )
     sensitivity.add_argument("records", type=Path, nargs="+", help="exported records")
-    sensitivity.add_argument("--write", type=Path, metavar="PAGE", help="put the table between the page's marks")
+    marks = "put the table between the page's marks; made when missing"
+    sensitivity.add_argument("--write", type=Path, metavar="PAGE", help=marks)
     sensitivity.set_defaults(func=do.sensitivity)
 
     demo = add_command(

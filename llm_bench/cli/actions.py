@@ -349,7 +349,7 @@ def pages(arguments: argparse.Namespace) -> int:
 def sensitivity(arguments: argparse.Namespace) -> int:
     """Print the table of step sizes' sensitivity, or put it into a page."""
     from helene.inputs.files import write_text
-    from llm_bench.report.page_tables import put_between_marks
+    from llm_bench.report.page_tables import begin, end, put_between_marks
     from llm_bench.report.sensitivity import MARKS, table_of
 
     if arguments.write is not None:
@@ -360,7 +360,9 @@ def sensitivity(arguments: argparse.Namespace) -> int:
         print(table)
         return 0
     try:
-        write_text(arguments.write, put_between_marks(arguments.write.read_text(encoding="utf-8"), MARKS, table))
+        there = arguments.write.exists()
+        page = arguments.write.read_text(encoding="utf-8") if there else f"{begin(MARKS)}\n{end(MARKS)}\n"
+        write_text(arguments.write, put_between_marks(page, MARKS, table))
     except (OSError, ValueError) as err:
         raise ValueError(f"{arguments.write}: {err}") from err
     return 0

@@ -219,3 +219,7 @@ def test_the_table_is_put_between_its_marks_and_nowhere_else(tmp_path, capsys):
     target.write_text("no marks")
     assert helene_cli.main(words) == 2
     assert "once each" in capsys.readouterr().err
+    made = tmp_path / "new" / "page.md"
+    for _ in range(2):
+        assert helene_cli.main([*words[:-1], str(made)]) == 0
+        assert made.read_text() == f"{first}\n{markdown(grouped(GRID))}\n{last}\n", "a page that was missing"
