@@ -77,7 +77,7 @@ def _call(arguments: argparse.Namespace, executor: Executor) -> int:
     with Store(recipe.keep / "runs.sqlite") as store:
         for path in arguments.resume:
             resume(path, store)
-        known = {record.key for record in store.records()} if arguments.resume else set()
+        known = {record.key for record in store.records() if not record.failed} if arguments.resume else set()
         try:
             if arguments.cards * arguments.per_card > 1:
                 for kind in kinds:

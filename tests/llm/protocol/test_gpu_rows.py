@@ -339,3 +339,22 @@ def test_what_a_call_cannot_use_is_told_in_one_line(tmp_path, capsys):
     said += capsys.readouterr().err
     assert "carry them again" in said
     assert said.count("\n") == 2
+
+
+def test_a_run_that_had_failed_and_is_made_again_is_exported(short, toy_data, tmp_path, monkeypatch):
+    causal = tiny_model(Recipe("causal", steps=2, width=16, heads=2), tmp_path / "cache")
+    words = ["--data", str(toy_data), "--device", "cpu", "--random-models", "--model", f"causal={causal}"]
+    words += ["--rows", "short/causal/sst2/zero-shot"]
+
+    def call(name, *more):
+        where = ["--keep", str(tmp_path / name), "--out", str(tmp_path / name / "out")]
+        assert gpu_rows.main([*words, *where, *more]) == 0
+        return read_jsonl(tmp_path / name / "out" / "short/causal-sst2.jsonl")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(execute, "run", lambda config, env: 1 / 0)
+        (failed,) = call("first")
+    assert failed.failed
+    (made,) = call("second", "--resume", str(tmp_path / "first" / "out"))
+    assert made.key == failed.key
+    assert not made.failed
