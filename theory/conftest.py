@@ -127,16 +127,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Gener
     report = yield
     if isinstance(item, pytest.Function) and book.PROOFS in item.path.parents:
         checks = item.config.stash[PROOFS].setdefault(item.path.stem.removeprefix("test_"), {})
-        check = checks.setdefault(item.name, {"text": _spoken(item), "passed": True, "seconds": 0.0})
+        check = checks.setdefault(item.name, {"text": spoken(item), "passed": True, "seconds": 0.0})
         check["passed"] &= report.passed
         check["seconds"] += call.duration
     return report
 
 
-def _spoken(item: pytest.Function) -> str:
+def spoken(item: pytest.Function) -> str:
     """A check's name as words, with its parameter and the first line of its docstring."""
     words = item.originalname.removeprefix("test_").replace("_", " ")
-    parameter = f" [{item.callspec.id}]" if hasattr(item, "callspec") else ""
+    # pytest escapes an id as Python does a string
+    id = item.callspec.id.encode("ascii").decode("unicode_escape") if hasattr(item, "callspec") else ""
+    parameter = f" [{id}]" if id else ""
     told = (item.function.__doc__ or "").strip().partition("\n")[0]
     return f"{words}{parameter}" + (f": {told}" if told else "")
 

@@ -91,7 +91,7 @@ def test_b_the_remainder():
     assert 1 / 20 < worst <= 1
 
 
-@pytest.mark.parametrize("beta1", [F(0), F(1, 2), F(9, 10)])
+@pytest.mark.parametrize("beta1", [F(0), F(1, 2), F(9, 10)], ids="β₁ = {}".format)
 def test_c_the_anneal_is_a_step_size(beta1):
     """Exactly, on Algorithm 1 itself with h below the floors: y ← y − ŝ α_t D⁻¹ g_t."""
     sigmas, floors = (F(1), F(3), F(1, 2)), (F(2), F(2), F(5))
@@ -186,7 +186,7 @@ def test_g_the_record():
     assert min(upper) >= 1
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 7, 100, 299])
+@pytest.mark.parametrize("seed", [0, 1, 2, 7, 100, 299], ids="seed {}".format)
 def test_g_the_record_is_what_the_code_finds(seed):
     """Rows made again; they are rounded to four places, the simulator's counts are exact."""
     told, found = page.read()[seed], page.row(seed)

@@ -33,14 +33,21 @@ def signs_mean(polynomial, symbols):
 
 
 MEANS = {False: gaussian_mean, True: signs_mean}
+DRAWS = {False: "normal draws", True: "signs"}
 
 
 def inner(a, b):
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("signs", [False, True])
-@pytest.mark.parametrize(("shape", "rank"), [((1, 2), 1), ((2, 3), 1), ((2, 2), 2), ((1, 2), 3)])
+@pytest.mark.parametrize(
+    ("shape", "rank", "signs"),
+    [
+        pytest.param(shape, rank, signs, id=f"{shape[0]} x {shape[1]}, rank {rank}, {DRAWS[signs]}")
+        for shape, rank in (((1, 2), 1), ((2, 3), 1), ((2, 2), 2), ((1, 2), 3))
+        for signs in DRAWS
+    ],
+)
 def test_a_constants(shape, rank, signs):
     """Exact: two blocks, a matrix and a vector of two; E cz = g too."""
     z, symbols = drawn(shape, rank)
@@ -93,7 +100,7 @@ def test_b_groups():
         assert float(total / count / squared) == pytest.approx(predicted, rel=1e-12)
 
 
-@pytest.mark.parametrize("signs", [False, True])
+@pytest.mark.parametrize("signs", DRAWS, ids=DRAWS.get)
 def test_c_curvature(signs):
     """Exact, on 2 x 2, with general symmetric A and C."""
     z, symbols = drawn((2, 2), 1)
@@ -135,6 +142,13 @@ def test_d_best_step_gain_and_limit():
         (1, 16.0, False, (8, 16)),
         (4, 16.0, True, (8, 16)),
         (16, 16.0, False, (8, 16, 32)),
+    ],
+    ids=[
+        "1 group, no noise, normal draws",
+        "16 groups, no noise, normal draws",
+        "1 group, noise 16, normal draws",
+        "4 groups, noise 16, signs",
+        "16 groups, noise 16, normal draws",
     ],
 )
 def test_e_the_count_is_proportional_to_the_moment(groups, noise, signs, sides):

@@ -185,7 +185,7 @@ def test_the_exact_family_s_gradient():
         np.testing.assert_allclose(problem(p).gradient, flat, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(8), ids="seed {}".format)
 def test_counts_beyond_quadratics(seed):
     """Float64: layers that differ, losses that are no quadratics; below Theorem 2 by more than a step."""
     rng = Random(1000 + seed)

@@ -87,6 +87,7 @@ def found(d: int, count: int, runs: int = 6) -> dict[str, tuple[float, float]]:
         ("centred", 50),
         ("centred", 400),
     ],
+    ids=lambda value: value if isinstance(value, str) else f"K = {value}",
 )
 def test_the_limits(name, count):
     """Monte Carlo at d = 100: within 8 standard errors of six runs (t with 5 degrees: 5e-4 each) and 5/d of bias."""

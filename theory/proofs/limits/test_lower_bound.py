@@ -20,6 +20,10 @@ from theory.updates.clipped_newton import count_steps, theorem_clip
 
 HALF = F(1, 2)
 ETAS = [F(1), F(99, 100), F(2, 3), HALF, F(1, 4), F(1, 16), F(1, 100)]
+CYCLES = pytest.mark.parametrize(
+    ("eta", "root"),
+    [pytest.param(eta, root, id=f"η = {eta}, d = {root**2}") for eta in ETAS for root in (1, 2, 3)],
+)
 
 
 def halving_run(depth: int, d: int, ramp: F, target: float) -> tuple[int, LayerStart]:
@@ -29,7 +33,7 @@ def halving_run(depth: int, d: int, ramp: F, target: float) -> tuple[int, LayerS
     return count.steps, LayerStart(d, 1.0, 1.0, count.first_gap, target)
 
 
-@pytest.mark.parametrize("d", [1, 9, 100])
+@pytest.mark.parametrize("d", [1, 9, 100], ids="d = {}".format)
 def test_1_and_2_the_leading_constant_is_4(d):
     """T/(√d g) lies between the lower bound and Theorem 2's, which close in on 4 as g grows."""
     ramp, target = F(1, 64), 0.01
@@ -57,7 +61,7 @@ def test_2a_the_halving_layer_is_what_it_is_said_to_be():
         assert max(f.curvatures) == f.curvature(F(0)) == 1
 
 
-@pytest.mark.parametrize("eta", [F(1), HALF, F(1, 16)])
+@pytest.mark.parametrize("eta", [F(1), HALF, F(1, 16)], ids="η = {}".format)
 def test_3_a_small_clip_is_slow(eta):
     """K ≤ K_η in float64, d = 10⁴: the count beside √d/K_η (1 − 2√ε), which is no integer."""
     root, target, f = 100, 0.02, halving(1, F(1, 8))
@@ -76,8 +80,7 @@ def mirrored(layer: ExactLayer, rho: F, eta: F) -> bool:
     return all(x - eta * c == -x for x, c in zip(layer.p, layer.clipped(rho), strict=True))
 
 
-@pytest.mark.parametrize("root", [1, 2, 3])
-@pytest.mark.parametrize("eta", ETAS)
+@CYCLES
 def test_3d_above_the_threshold_every_coordinate_is_clipped(eta, root):
     """Exactly: hypotheses, simple eigenvalues, all clipped, θ → −θ; K just above, 2 and 40 times K_η."""
     for factor in (F(1001, 1000), F(2), F(40)):
@@ -92,8 +95,7 @@ def test_3d_above_the_threshold_every_coordinate_is_clipped(eta, root):
         clip_cycle(cycle_threshold(eta), root, eta)
 
 
-@pytest.mark.parametrize("root", [1, 2, 3])
-@pytest.mark.parametrize("eta", ETAS)
+@CYCLES
 def test_3e_and_without_any_clipping_from_one_start(eta, root):
     """Exactly, for every ρ ≥ 2b R/(η√d); below that the step is clipped and leads elsewhere."""
     layer, k = newton_cycle(root, eta)
@@ -104,7 +106,7 @@ def test_3e_and_without_any_clipping_from_one_start(eta, root):
     assert not mirrored(layer, F(99, 100) * k / (eta * root), eta)
 
 
-@pytest.mark.parametrize("eta", ETAS)
+@pytest.mark.parametrize("eta", ETAS, ids="η = {}".format)
 def test_3f_the_start_is_bounded_by_eta_alone(eta):
     """Exactly: G0 ≤ ½ (2^m + 1) b² in both cycles, whatever d; 32 for η = ½."""
     for root in (1, 2, 3):

@@ -48,7 +48,7 @@ def test_a_and_b_one_coordinate():
     assert set(found.fallen) == set(TWINS)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(20), ids="seed {}".format)
 def test_c_the_count_lies_in_the_bracket(seed):
     """Random bases, spectra and starts in float64, two clips; the bracket is open by more than rounding could close."""
     rng = np.random.default_rng([seed, 5])

@@ -296,7 +296,7 @@ def test_g_one_quarter_is_approached():
     assert not step.far(F(9))  # a step takes 7/64 off g
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(6), ids="seed {}".format)
 def test_counts_of_steps_in_balls_stay_below_the_bound(seed):
     """Float64: coupled layers, some unequal, none quadratic; the bound exceeds the count by more than a step."""
     rng = Random(seed)
@@ -330,7 +330,7 @@ def test_counts_where_the_eigenbasis_turns():
         assert run.steps + 1 < bound
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(8), ids="seed {}".format)
 def test_counts_of_scaled_newton_steps_lie_in_the_bracket(seed):
     """Float64: halvings, up to 39 coordinates and 12 radii away; below, the speed limit, a step being at most R/2."""
     rng = np.random.default_rng([seed, 3])
@@ -342,7 +342,7 @@ def test_counts_of_scaled_newton_steps_lie_in_the_bracket(seed):
     assert 2 * (float(start.max()) - 2 * math.sqrt(layer.target)) <= run.steps < bounds.scaled_newton_bound([layer])
 
 
-@pytest.mark.parametrize("direction", [ball_step, scaled_newton])
+@pytest.mark.parametrize("direction", [ball_step, scaled_newton], ids=["step in a ball", "scaled Newton"])
 def test_far_out_a_step_of_half_a_radius_is_all(direction):
     """Halvings 200 radii deep: T ≥ 2(D/R − 2√ε), so neither constant of g can fall to 1.9; both bounds hold."""
     depth, target = 200, 0.01

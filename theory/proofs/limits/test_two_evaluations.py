@@ -69,7 +69,12 @@ def mirrored(method: Method, seed: int) -> tuple[page.Family, page.Run, page.Fam
     return family, first, other, page.run(method, other, STEPS, lr, seed), read
 
 
-@pytest.mark.parametrize("index", range(len(REAL)), ids=[f"{m.name}{k}" for k, (m, _) in enumerate(REAL)])
+def _named(method: Method) -> str:
+    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in method.kwargs.items())
+    return f"{method.name}, {told}" if told else method.name
+
+
+@pytest.mark.parametrize("index", range(len(REAL)), ids=[_named(method) for method, _ in REAL])
 def test_b_and_d_no_optimizer_can_tell_two_minimizers_apart(index):
     """Real optimizers: they read what the page says, walk alike around the mirrored w, and miss one by r_N at least."""
     method, per_step = REAL[index]
@@ -174,7 +179,7 @@ def test_d_and_e_an_output_is_worth_one_reading_at_most():
     assert set(found.fallen) == set(twins)
 
 
-@pytest.mark.parametrize("per_step", [1, 2])
+@pytest.mark.parametrize("per_step", [1, 2], ids=["one difference a step", "two differences a step"])
 def test_f_and_g_the_method_that_attains_it(per_step):
     """Monte Carlo: reading coordinates and projecting has the mean 1 − N/d and no passage before the bound. 4e-9."""
     d, target, runs = 16, 0.25, 4000

@@ -105,7 +105,7 @@ def test_b_and_c_a_walk_of_length_r():
     assert set(found.fallen) == set(twins)
 
 
-@pytest.mark.parametrize("n", [1.0, 4.0, 40.0])
+@pytest.mark.parametrize("n", [1.0, 4.0, 40.0], ids="N = {:.0f}".format)
 def test_d_the_count(n):
     """Sequences that lose just e(g)/N a step: at most ⌈N A(g0)⌉ of them, and far out no fewer by more than N/50 + 2."""
     for start in (0.26, 0.5, 1.0, 3.0, 30.0):

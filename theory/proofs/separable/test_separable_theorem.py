@@ -143,8 +143,10 @@ def test_the_corollary():
                 assert sharp <= bounds.separable_bound([start])
 
 
-@pytest.mark.parametrize("d", [1, 16, 400])
-@pytest.mark.parametrize("depth", [5, 40])
+@pytest.mark.parametrize(
+    ("depth", "d"),
+    [pytest.param(depth, d, id=f"k = {depth}, d = {d}") for depth in (5, 40) for d in (1, 16, 400)],
+)
 def test_the_halving_function_lies_between_6_and_the_corollary(d, depth):
     """Counts beside 4√d (g0 + 3/2 − 2√ε) and the Corollary; δ = 1/1000 and 2^−depth cost at most 0.2 of the 3/2."""
     steps, start = run_one(halving(depth, F(1, 1000)), float(depth), d, 1.0, 1e-4)

@@ -25,7 +25,11 @@ UNIT_CURVATURES = {
 }
 
 
-@pytest.mark.parametrize("kind", UNIT_CURVATURES)
+def _words(kind: str) -> str:
+    return kind.replace("_", " ")
+
+
+@pytest.mark.parametrize("kind", UNIT_CURVATURES, ids=_words)
 def test_log_slopes(kind):
     """Sympy: (ln f'')' in closed form; |tanh| ≤ 1, |(1 − e^z)/(1 + e^z)| ≤ 1, |3z/(1 + z²)| ≤ 3/2 give the table."""
     curvature, slope = UNIT_CURVATURES[kind]
@@ -36,7 +40,7 @@ def test_log_slopes(kind):
     assert values.max() >= 0.99 * LOG_SLOPE[kind]
 
 
-@pytest.mark.parametrize("kind", [*UNIT_CURVATURES, "quadratic"])
+@pytest.mark.parametrize("kind", [*UNIT_CURVATURES, "quadratic"], ids=_words)
 def test_smooth_functions_are_consistent(kind):
     """Beside central differences with h = 1e-5 on values near 1: truncation and rounding stay below 1e-9."""
     f = Smooth(kind, 1.3, 0.8, 0.4)
@@ -48,7 +52,9 @@ def test_smooth_functions_are_consistent(kind):
 
 
 @pytest.mark.parametrize(
-    "f", [quadratic(3), halving(5, F(1, 8)), halving(3, F(1)), Piecewise((F(-2), F(1), F(3)), (F(1), F(4), F(2)))]
+    "f",
+    [quadratic(3), halving(5, F(1, 8)), halving(3, F(1)), Piecewise((F(-2), F(1), F(3)), (F(1), F(4), F(2)))],
+    ids=["quadratic", "halving, δ = 1/8", "halving, δ = 1", "three pieces"],
 )
 def test_piecewise_in_floats(f):
     """Float64 beside exact rationals, also between and outside the knots; 1e-14 is some ten roundings."""
