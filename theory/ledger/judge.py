@@ -198,7 +198,13 @@ def _undefined(evidence: Undefined) -> tuple[bool, str]:
             return False, f"reading '{name}' gives {show(value)}, recorded {show(evidence.recorded[name])}"
     if len({show(value) for value in values.values()}) < 2:
         return False, f"every reading of {evidence.symbol} gives the same"
-    return True, "; ".join(f"{name}: {show(value)}" for name, value in values.items())
+    said = [f"{_told(value)} with {name}" for name, value in values.items()]
+    said[0] = said[0].replace(" with ", f" with {evidence.symbol} read as ", 1)
+    return True, f"the statement is {', '.join(said)}"
+
+
+def _told(value: Any) -> str:
+    return show(value).lower() if isinstance(value, bool) else show(value)
 
 
 def _missing(evidence: Missing) -> tuple[bool, str]:

@@ -8,6 +8,7 @@ data: nothing of ``llm_bench`` is imported, and no verdict of the ledger depends
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 RECORDS = Path(__file__).parents[2] / "llm_bench" / "records" / "claims.jsonl"
@@ -20,5 +21,6 @@ def measured(id: str) -> str:
     for line in RECORDS.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         if record["claim"] == id:
-            return f" Measured here: {record['answer']} (*{record['verdict']}*; remade by `{record['command']}`.)"
+            answer = re.sub(r"(?<!\w)-(?=\d)", "−", record["answer"])
+            return f" Measured here: {answer} (*{record['verdict']}*; remade by `{record['command']}`.)"
     return ""

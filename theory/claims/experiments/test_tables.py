@@ -125,7 +125,7 @@ AVERAGE = ledger.Claim(
     place="Abstract, introduction, section 5, conclusion; Tables 1 and 2",
     statement="HELENE improves on MeZO by 1.5 points on average across all settings.",
     expected=ledger.Verdict.REFUTED,
-    answer="The average over all 45 pairs of cells is +0.23 (RoBERTa -0.51, OPT +0.72).",
+    answer="The average over all 45 pairs of cells is +0.23 (RoBERTa −0.51, OPT +0.72).",
     evidence=(
         ledger.Witness(
             text=r"All 45 pairs of cells (two models, three tunings): $\frac{19.5-9.1}{45} = \frac{52}{225} = 0.23 < "

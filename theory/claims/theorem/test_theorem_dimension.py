@@ -98,7 +98,7 @@ def _figure() -> str:
     counted = [run(*_needle(root, fmpq(1)))[0] for root in roots]
     return line_figure(
         [
-            Line("counted: ½ Σ σ_j θ_j², the flattest coordinate at distance R (4√d − 2)", dimensions, counted),
+            Line("counted: ½ Σ σⱼθⱼ², the flattest coordinate at distance R (4√d − 2)", dimensions, counted),
             Line("proved for every loss with this start", dimensions, [_bound_of_needle(root) for root in roots]),
             Line("linear in d", dimensions, [counted[0] * d / 4 for d in dimensions], style="dashed"),
         ],
