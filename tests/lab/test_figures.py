@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 from helene.lab.report.drawing import INK, PALETTE, short
 from helene.lab.report.figures import Line, bar_figure, line_figure
@@ -184,3 +185,13 @@ def test_save(tmp_path, figures):
     figures["bars"].save(tmp_path / "new", "bars")
     assert (tmp_path / "new" / "bars.svg").read_text().startswith("<svg")
     assert (tmp_path / "new" / "bars.png").read_bytes() == figures["bars"].png
+
+
+@pytest.mark.parametrize(("points", "side"), [("left", "right"), ("right", "left"), ("nowhere", "right")])
+def test_the_label_of_a_mark_stands_where_no_points_are(monkeypatch, points, side):
+    told = []
+    monkeypatch.setattr(Axes, "annotate", lambda self, *args, **options: told.append(options["ha"]))
+    levels = {"left": [1.05, 1.05, 500, 500], "right": [500, 500, 1.05, 1.05], "nowhere": [500, 20, 20, 500]}
+    line = Line("a", [1, 2, 900, 1000], levels[points], style="points")
+    line_figure([line], xlabel="x", ylabel="y", xlog=True, ylog=True, marks={"count": 1.0})
+    assert told == [side]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from helene.lab.report.drawing import (
     DASHES,
@@ -83,17 +84,29 @@ def line_figure(
             plain_log_ticks(axes.yaxis)
         for label, level in (marks or {}).items():
             axes.axhline(level, linestyle=REFERENCE, color=INK, alpha=0.65, linewidth=1.1)
+            side = _freer_side(axes, lines, label, level)
             axes.annotate(
                 label,
-                (1, level),
+                (side == "right", level),
                 xycoords=("axes fraction", "data"),
-                xytext=(-3, 3),
+                xytext=(-3 if side == "right" else 3, 3),
                 textcoords="offset points",
-                ha="right",
+                ha=side,
                 fontsize=SMALL,
             )
         legend_below(figure, axes, always=True)
         return finish(figure, f"{ylabel} against {xlabel} for {', '.join(line.label for line in lines)}.")
+
+
+def _freer_side(axes: Axes, lines: Sequence[Line], label: str, level: float) -> Literal["left", "right"]:
+    """The side where fewer points of the lines lie under the label of a mark; the right where both have as many."""
+    points = [point for line in lines for point in zip(line.x, line.y, strict=True)]
+    places = axes.transData.transform([*points, (axes.get_xlim()[1], level)]) * 72 / axes.figure.dpi
+    (left, _), (right, _) = axes.bbox.get_points() * 72 / axes.figure.dpi
+    x, above = places[:-1, 0], places[:-1, 1] - places[-1, 1]
+    under = (above > -SMALL / 2) & (above < 2 * SMALL)
+    width = 0.7 * SMALL * len(label)
+    return "left" if np.sum(under & (x < left + width)) < np.sum(under & (x > right - width)) else "right"
 
 
 def bar_figure(
