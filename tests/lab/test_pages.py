@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from markupsafe import Markup
 
-from helene.lab.report import index_page, pages
+from helene.lab.report import index_page, page_footer, pages
 from helene.lab.report.drawing import Drawing
 from helene.lab.report.report_files import read_parts
 
@@ -342,3 +342,10 @@ def test_letters_are_drawn_once_for_all_figures_of_a_page():
     assert used == ["M 0 0", "M 1 1", "M 0 0", "M 2 2"]
     assert len(found) == 3
     Reader(text)
+
+
+def test_a_name_in_the_citation_does_not_break_over_lines():
+    found = re.findall(r'<span style="white-space: nowrap">([^<]+)</span>', page_footer.citation())
+    assert len(found) == 10
+    assert {"Zhao, Huaqin", "Li, Xiang", "Lu, Jin"} <= set(found)
+    assert page_footer.citation().striptags() == " ".join(page_footer.CITATION.split())
