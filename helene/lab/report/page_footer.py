@@ -23,10 +23,10 @@ CITATION = """\
   year   = {2026}
 }
 @misc{zhao2024helene,
-  title  = {HELENE: Hessian Layer-wise Clipping and Gradient Annealing for Accelerating Fine-Tuning LLM
-            with Zeroth-Order Optimization},
-  author = {Zhao, Huaqin and Li, Jiaxi and Pan, Yi and Liang, Shizhe and Yang, Xiaofeng and Liu, Wei and Li, Xiang
-            and Dou, Fei and Liu, Tianming and Lu, Jin},
+  title  = {HELENE: Hessian Layer-wise Clipping and Gradient Annealing for Accelerating Fine-Tuning
+            LLM with Zeroth-Order Optimization},
+  author = {Zhao, Huaqin and Li, Jiaxi and Pan, Yi and Liang, Shizhe and Yang, Xiaofeng
+            and Liu, Wei and Li, Xiang and Dou, Fei and Liu, Tianming and Lu, Jin},
   year   = {2024},
   eprint = {2411.10696},
   archivePrefix = {arXiv}
