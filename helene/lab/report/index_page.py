@@ -34,7 +34,7 @@ def write_index(out: Path) -> Path:
         says=[str(part.front["says"]) for part in parts if part.front.get("says")],
         picture=next((drawn for part in parts if (drawn := _front_picture(Path(out), part))), ""),
         table=next((_front_table(part.front["table"]) for part in parts if part.front.get("table")), ""),
-        citation=page_footer.citation(),
+        citation=page_footer.CITATION,
         find_record=page_footer.FIND_RECORD,
     )
     return write_report_text(Path(out) / "index.html", share_outlines(page))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from markupsafe import Markup, escape
 
 from helene.lab.report.report_files import write_file, write_report_text
 from helene.lab.runs.records import Record
@@ -31,12 +28,6 @@ CITATION = """\
   eprint = {2411.10696},
   archivePrefix = {arXiv}
 }"""
-
-
-def citation() -> Markup:
-    """What to cite, its names whole where lines break."""
-    whole = r'<span style="white-space: nowrap">\g<0></span>'
-    return Markup(re.sub(r"[A-Z][a-z]+, [A-Z][a-z]+", whole, str(escape(CITATION))))
 
 
 def measured_on(records: Iterable[Record]) -> str:

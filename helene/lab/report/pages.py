@@ -105,7 +105,7 @@ def render_page(
         contents=contents and len(addressed) > 2,
         downloads=downloads,
         find_record=page_footer.FIND_RECORD,
-        citation=page_footer.citation(),
+        citation=page_footer.CITATION,
     )
     return share_outlines(page)
 
