@@ -50,9 +50,11 @@ def _execute(arguments: argparse.Namespace, bench: Any, wanted: Any) -> Any:
     """Make the runs, unless only drawing was asked for; returns the records."""
     from helene.lab.runs.store import Store
     from llm_bench.protocol.execute import execute, experiment
+    from llm_bench.protocol.recorded import check_whole
 
     only_draw = getattr(arguments, "draw_only", False)
     with Store(arguments.store, read_only=only_draw) as store:
+        check_whole(store.records(experiment(bench.preset.name)))
         if not only_draw:
             left = execute(bench, wanted, store, minutes=arguments.minutes, executor=given.executor(arguments))
             print(f"{left} runs left" if left else "all runs are there", file=sys.stderr)

@@ -15,7 +15,8 @@ from llm_bench.runs.environment import Environment
 from llm_bench.tasks.task import Kind
 
 _SPLIT = ("kind", "task", "data_seed", "k", "num_train", "num_dev", "num_test")
-_READ = (*_SPLIT, "model", "fingerprint", "rows", "method", "role", "device", "best", "engine")
+_MADE = ("model", "fingerprint", "rows", "method", "role", "tuning", "steps", "products", "device", "best", "engine")
+_READ = (*_SPLIT, *_MADE)
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,7 @@ def recorded(preset: Preset, records: Sequence[Record]) -> RecordedBench:
             f"the store has no run of preset {preset.name}; name another by --preset, merge some, or give --model and "
             "--data to name runs"
         )
-    for record in records:
-        missing = [name for name in _READ if name not in record.config]
-        if missing or "status" not in record.result:
-            lack = f"setting {missing[0]!r}" if missing else "status"
-            raise ValueError(
-                f"record {record.key} of {record.experiment} has no {lack}: another program or version made it; merge "
-                "the others into a store of their own"
-            )
+    check_whole(records)
     models: dict[Kind, str] = {}
     fingerprints: dict[Any, str] = {}
     for kind in dict.fromkeys(config["kind"] for config in configs):
@@ -84,6 +78,18 @@ def recorded(preset: Preset, records: Sequence[Record]) -> RecordedBench:
         engines[config["method"]] = engines.get(config["method"], False) or bool(config["engine"])
     more = {"engine": any(engines.values()), "best": best}
     return RecordedBench(preset, models, Environment(""), device, more, fingerprints, rows, engines)
+
+
+def check_whole(records: Iterable[Record]) -> None:
+    """Raise ValueError for a record that lacks what pages and plans read."""
+    for record in records:
+        missing = [name for name in _READ if name not in record.config]
+        if missing or "status" not in record.result:
+            lack = f"setting {missing[0]!r}" if missing else "status"
+            raise ValueError(
+                f"record {record.key} of {record.experiment} has no {lack}: another program or version made it; merge "
+                "the others into a store of their own"
+            )
 
 
 def _split(config: Mapping[str, Any]) -> tuple[Any, ...]:

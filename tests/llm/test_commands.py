@@ -254,6 +254,23 @@ def test_a_page_can_be_drawn_where_the_device_of_its_runs_is_not(tiny, tmp_path,
     assert "--methods mezo --tasks sst2 --device cuda --engine" in text, "the command is the whole of it"
 
 
+@pytest.mark.parametrize("more", [[], ["--draw-only"]])
+@pytest.mark.parametrize(
+    ("config", "result", "lack"),
+    [({"x": 1}, {"status": "reached", "steps": 3}, "setting 'kind'"), (judged(0, 0.8).config, {}, "status")],
+)
+def test_a_record_of_another_program_is_one_line_before_any_run(config, result, lack, more, tiny, tmp_path, capsys):
+    record = Record.of("llm/small", config, result)
+    with Store(tmp_path / "b.sqlite") as store:
+        store.put(record)
+    where = ["--model", tiny[0].env.models["tiny OPT"], "--data", tiny[0].env.data, "--out", str(tmp_path)]
+    words = ["llm", "table", "2", *where, "--store", str(tmp_path / "b.sqlite"), "--minutes", "0", *more]
+    assert helene_cli.main(words) == 2
+    said = capsys.readouterr().err
+    assert f"record {record.key} of llm/small has no {lack}: another program or version made it" in said
+    assert said.count("\n") == 1
+
+
 def test_models_may_be_named(tmp_path):
     assert arguments.named_models(["gemma=/x/y", "facebook/opt-125m"]) == {
         "gemma": "/x/y",
