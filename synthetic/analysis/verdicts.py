@@ -9,7 +9,8 @@ sides, whatever was measured there (this rule alone was added after the runs).
 *Verdicts.* beta is read on a scale on which the positive control's predicted beta is 0 and the negative one's is 1. An
 interval below 1/4 means that steps follow max_i d_i (nothing, if alpha too is below 1/4), one above 3/4 that they
 follow d, one above 1/4 that they grow with d, though maybe more slowly; any other interval does not tell. Where d is
-the same in all cells (one function in several partitions) alpha is read in the same way.
+the same in all cells (one function in several partitions) alpha is read in the same way. An interval wider than the
+controls are apart does not tell either (this was added after the runs: seeds that miss make such intervals).
 """
 
 from __future__ import annotations
@@ -204,10 +205,14 @@ def follows_what(fit: Fit, references: dict[str, tuple[float, float]]) -> Follow
     alpha, beta = fit.exponent("max_d"), fit.exponent("d")
     if alpha is not None and fit.fixed_d and "max_d" in references:
         low, high = sorted(_on_scale(end, references["max_d"]) for end in alpha[1:])
+        if high - low > 1:
+            return "unknown"
         return "max_d" if high < NEAR else "not_max_d" if low > FAR else "unknown"
     if alpha is None or beta is None or "d" not in references:
         return "unknown"
     low, high = (_on_scale(end, references["d"]) for end in beta[1:])
+    if high - low > 1:
+        return "unknown"
     if high < NEAR:
         return "max_d" if alpha[1] > NEAR else "neither" if alpha[2] < NEAR else "unknown"
     if low > FAR:

@@ -13,17 +13,21 @@ from dataclasses import dataclass
 from helene.lab.report.pages import two_places
 from synthetic.analysis.explain import Explained, outcome_of
 from synthetic.analysis.results import FAMILIES, TITLES
-from synthetic.analysis.verdicts import Analysed, Control
+from synthetic.analysis.verdicts import FAR, Analysed, Control
 from synthetic.report.words import STARTS
 
 _SAYS = {
     "max_d": "follows max_i d_i, not d",
+    "root": "grows about as the square root of max_i d_i, not with d",
+    "slow": "grows more slowly than max_i d_i and not with d",
     "neither": "depends neither on max_i d_i nor on d",
     "d": "follows d, not max_i d_i",
     "not_max_d": "does not change with max_i d_i at fixed d",
     "between": "grows with d at fixed max_i d_i, though more slowly than MeZO's",
 }
+_WITHOUT_D = ("max_d", "root", "slow", "neither")
 _FEW = 4
+_ROOT = (0.4, 0.6)  # exponents told as a square root
 _QUADRATIC, _DATA = ("quadratic", "coupled", "gram"), "regression"
 
 
@@ -53,11 +57,11 @@ def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "H
         return f"These runs cannot tell whether {title}'s step count follows max_i d_i or d ({spans})."
     groups: dict[str, list[Analysed]] = {}
     for a in resolved:
-        groups.setdefault(a.follows, []).append(a)
+        groups.setdefault(_told(a), []).append(a)
     said = ""
     for follows, members in sorted(groups.items(), key=lambda item: -len(item[1])):
         where = "" if len(groups) == 1 and len(members) == len(mine) else f", on {_where(members, mine)}"
-        cause = " The cause is unexplained." if follows in ("max_d", "neither") and method == "helene" else ""
+        cause = " The cause is unexplained." if follows in _WITHOUT_D and method == "helene" else ""
         subject, there = (" It", "There the") if said else (f"{title}'s step count", "The")
         exponents = f"{there} exponent of d is {_range(members, 'd')}, that of max_i d_i {_range(members, 'max_d')}."
         exponents = exponents.replace("exponent of d is undefined, that of max_i d_i", "exponent of max_i d_i is")
@@ -68,6 +72,14 @@ def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "H
         said += f" On {_where(outside, mine)} layers interact, which its hypotheses exclude."
     broken = [a for a in mine if a.verdict == "broken_instrument"]
     return said + (f" On {_where(broken, mine)} the instrument is broken." if broken else "")
+
+
+def _told(a: Analysed) -> str:
+    """The key of `_SAYS`: steps that grow with max_i d_i but with an exponent far below 1 are not said to follow it."""
+    alpha = a.main.exponent("max_d")
+    if a.follows != "max_d" or alpha is None or alpha[0] >= FAR:
+        return a.follows
+    return "root" if _ROOT[0] <= alpha[0] <= _ROOT[1] else "slow"
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,13 @@ def conclusions(analysed: Sequence[Analysed]) -> list[Conclusion]:
             out.append(Conclusion(answer(analysed, method, title), rows))
     out[1:1] = comparisons(analysed)
     controls = tuple(a for a in analysed if a.control and not a.series.borrowed)
-    return [*out, Conclusion(control_sentence(a.control for a in controls if a.control), controls)]
+    says = control_sentence(a.control for a in controls if a.control)
+    if any(a.main.subset != "all" for a in controls):
+        says += (
+            " The exponents below are those of the cells with d ≥ 64 where there are eight or more; Controls compares "
+            "with theory on all cells."
+        )
+    return [*out, Conclusion(says, controls)]
 
 
 _ASKED = {
@@ -167,23 +185,26 @@ def control_sentence(controls: Iterable[Control]) -> str:
 
 
 def _where(rows: Sequence[Analysed], among: Sequence[Analysed]) -> str:
-    """Families by name, with the start where another one of theirs is not meant; by number where they are many."""
-    families = _starts(rows)
+    """Families by name, with start and variant where another one of theirs is not meant; by number where they are many."""
+    families, every = _runs(rows), _runs(among)
     if len(families) > _FEW:
-        return f"{len(families)} of {len(_starts(among))} families of problems"
+        return f"{len(families)} of {len(every)} families of problems"
     names = []
     for family, starts in families.items():
-        name = FAMILIES.get(family, family)
-        others = _starts(among).get(family, starts) - starts
-        named_starts = " and ".join(STARTS.get(start, start) for start in sorted(starts))
-        names.append(f"{name} ({named_starts})" if others else name)
+        name, others = FAMILIES.get(family, family), every.get(family, starts)
+        places = [
+            ", ".join([STARTS.get(start, start), *(sorted(variants) if others.get(start, variants) - variants else ())])
+            for start, variants in sorted(starts.items())
+        ]
+        names.append(f"{name} ({' and '.join(places)})" if others != starts else name)
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
-def _starts(rows: Sequence[Analysed]) -> dict[str, set[str]]:
-    families: dict[str, set[str]] = {}
+def _runs(rows: Sequence[Analysed]) -> dict[str, dict[str, set[str]]]:
+    """By family and start, the variants."""
+    families: dict[str, dict[str, set[str]]] = {}
     for a in rows:
-        families.setdefault(a.series.family, set()).add(a.series.start)
+        families.setdefault(a.series.family, {}).setdefault(a.series.start, set()).add(a.series.variant)
     return families
 
 
@@ -195,7 +216,7 @@ def _reach(rows: Sequence[Analysed]) -> str:
     data = sum(kind == _DATA for kind in kinds.values())
     if not other and not data:
         return " (quadratics only)"
-    if len(_starts(rows)) <= _FEW:
+    if len({a.series.family for a in rows}) <= _FEW:
         return ""
     return f", {other or 'none'} of them not quadratic and {data or 'none'} on real data"
 

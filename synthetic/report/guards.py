@@ -62,7 +62,9 @@ def _controls(analysed: Sequence[Analysed]) -> Section:
             "concluded. A single cell scatters, for its step size is chosen on few seeds and judged on few others. "
             "Where theory gives the whole law of the count, its range holds 95 % of the medians so found: the table "
             "says how many cells lie in theirs. Where by theory itself the median may be a miss or far beyond the "
-            "best, so that the range has no end, a cell determines no exponent and is left out."
+            "best, so that the range has no end, a cell determines no exponent and is left out. Exponents here are "
+            "those of all other cells. The conclusions rest on the cells with d ≥ 64 where there are eight or more, so "
+            "theirs may differ by some hundredths."
         ),
         table(headers, rows),
     ]
@@ -149,7 +151,7 @@ def _tuning(analysed: Sequence[Analysed]) -> Section:
             "step size in natural units: 1 is 1/(tr H + 2 λ_max) for SPSA, times 1 − beta1 with momentum, times the "
             "floor for HELENE, whose floors are ratios to h_0 = B‖g_0‖². Width: the factor that q may be off at a "
             "cost of 1.5 times the best count. At edge: cells whose best q is the first or last of its grid; "
-            "missed: cells whose median seed missed the target. The theorem's update is prescribed, not tuned."
+            "missed: judged runs that missed the target. The theorem's update is prescribed, not tuned."
         )
     ]
     headers = ["method", "start", "chosen q: least, median, most", "other settings: cells", "at edge", "missed"]
@@ -185,7 +187,14 @@ def _tuned(a: Analysed) -> list[Any] | None:
         for name, counts in t["chosen"].items()
     )
     lost = f"{100 * t['diverged_share']:.0f} %, {100 * t['stalled_share']:.0f} %".replace(" %", "\N{NO-BREAK SPACE}%")
-    return [q, chosen or None, len(t["at_edge"]), len(t["censored"]), t["useful_width"], lost]
+    missed = "{} of {}".format(*missed_of(a)).replace(" ", "\N{NO-BREAK SPACE}")
+    return [q, chosen or None, len(t["at_edge"]), missed, t["useful_width"], lost]
+
+
+def missed_of(a: Analysed) -> tuple[int, int]:
+    """How many of the judged runs of a series missed the target, and how many there are."""
+    steps = [count for cell in a.series.cells for count in cell.steps]
+    return sum(map(math.isinf, steps)), len(steps)
 
 
 def _sensitivity(analysed: Sequence[Analysed]) -> Section:

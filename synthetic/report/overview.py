@@ -11,7 +11,7 @@ from synthetic.analysis.results import FAMILIES, TITLES
 from synthetic.analysis.tuning import cells_where_h_acts
 from synthetic.analysis.verdicts import Analysed
 from synthetic.report.answers import Conclusion
-from synthetic.report.words import STARTS, at, exponent, grows, shared, spread, unbroken
+from synthetic.report.words import STARTS, at, exponent, fitted, grows, shared, spread, unbroken
 
 
 def evidence_sections(analysed: Sequence[Analysed], concluded: Sequence[Conclusion]) -> list[Section]:
@@ -65,11 +65,10 @@ def _conclusions(concluded: Sequence[Conclusion]) -> Section:
             s = a.series
             edges = sum(cell.edge for cell in s.cells)
             where = f"{FAMILIES.get(s.family, s.family)}, {STARTS.get(s.start, s.start)}"
-            sizes = [cell.d for cell in s.cells]
+            cells = fitted(a)
+            sizes = [cell.d for cell in cells]
             span = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
-            law = a.main.law
-            used = len(s.cells) if law is None else law.num_cells
-            count = Markup('<a href="#cells-{}">{}</a>').format(s.lender, f"{used} of {len(s.cells)} cells")
+            count = Markup('<a href="#cells-{}">{}</a>').format(s.lender, f"{len(cells)} of {len(s.cells)} cells")
             exponents = [exponent(a.main, name) for name in ("d", "max_d")]
             ratio = None if a.ratio is None else spread(a.ratio)
             rows.append([where, s.label, grows(a), count, span, *exponents, ratio, edges or None])

@@ -60,8 +60,10 @@ def _cuts(rows: Sequence[Analysed], title: str) -> list[tuple[str, Drawing, str]
             caption = (
                 f"Steps to target against the {axis_name} at {other}: medians, seeds (dots) and the law that the "
                 f"conclusions rest on. Hollow: cells that it leaves out. The slope is {slope}, with its 95 % interval. "
-                f"Dashed: what theory predicts for the control. Below: local slopes."
+                f"Below: local slopes."
             )
+            if any(one.predicted_slope is not None for one in drawn):
+                caption += " Dashed: what theory predicts for the control."
             bound = None
             if all(a.series.problem == "quadratic" and a.series.method not in FIRST_ORDER for a in rows):
                 bound = ("least for one difference a step", *least_line(cells, held, level, TARGETS["zeroth"]))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from helene.lab.report.pages import two_places
-from synthetic.analysis.exponents import Fit
+from synthetic.analysis.exponents import LEAST_D, Fit
+from synthetic.analysis.results import MeasuredCell
 from synthetic.analysis.verdicts import Analysed
 
 STARTS = {
@@ -31,6 +32,12 @@ def at(a: Analysed, family: str, start: str) -> bool:
 def unbroken(label: str) -> str:
     """A label that breaks only before its variant."""
     return label.replace(" ", "\N{NO-BREAK SPACE}").replace("\N{NO-BREAK SPACE}(", " (")
+
+
+def fitted(a: Analysed) -> list[MeasuredCell]:
+    """The cells that a row's exponents rest on."""
+    least = 0 if a.main.subset == "all" else LEAST_D
+    return [cell for cell in a.series.cells if cell.d >= least]
 
 
 def exponent(fit: Fit, name: str) -> str | None:

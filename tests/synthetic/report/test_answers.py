@@ -14,9 +14,9 @@ from helene.lab.runs.records import read_jsonl
 from helene.noise import NOISE_VERSION
 from synthetic.analysis.results import collect
 from synthetic.analysis.tuning import cells_where_h_acts, h_acts
-from synthetic.analysis.verdicts import analyse
+from synthetic.analysis.verdicts import analyse, follows_what
 from synthetic.design import Design, load
-from synthetic.report.answers import answer, comparisons, control_sentence
+from synthetic.report.answers import answer, comparisons, conclusions, control_sentence
 from tests.synthetic.scaling_cases import CONTROL_LAWS, STANDARD, WHOLE, follows_d, follows_max_d, made_up
 
 RECORDS = Path(synthetic.__file__).parent / "records"
@@ -275,3 +275,43 @@ def test_layers_that_interact_are_outside_the_theorem(standard_rows):
     verdicts = {(a.series.family, a.verdict) for a in standard_rows if a.series.method == "theorem"}
     assert ("digits", "outside_hypotheses") in verdicts
     assert ("quadratic", "consistent") in verdicts
+
+
+def test_an_interval_wider_than_the_controls_are_apart_tells_nothing():
+    """An exponent of 0.07 [-2.79, 0.10] at fixed d is not one of 0, whatever lies above it."""
+    references = {"max_d": (0.81, 0.0), "d": (0.0, 1.0)}
+    mine = helene(analysed(QUICK, CONTROL_LAWS)).main
+
+    def fit(**spans):
+        exponents, intervals = ({n: part(s) for n, s in spans.items()} for part in (lambda s: s[0], lambda s: s[1:]))
+        law = replace(mine.law, exponents=exponents, intervals=intervals)
+        return replace(mine, law=law, fixed_d="d" not in spans)
+
+    assert follows_what(fit(max_d=(0.07, -2.79, 0.10)), references) == "unknown"
+    assert follows_what(fit(max_d=(0.07, -0.20, 0.10)), references) == "not_max_d"
+    assert follows_what(fit(max_d=(0.0, -0.1, 0.1), d=(1.0, 0.9, 1.95)), references) == "unknown"
+    assert follows_what(fit(max_d=(0.0, -0.1, 0.1), d=(1.0, 0.9, 1.85)), references) == "d"
+
+
+def test_an_exponent_far_below_one_is_not_called_following():
+    """A square root of max d_i is told as such, with the R that gives it; no growth at the other R."""
+    laws = {**CONTROL_LAWS, "theorem": lambda n, w: 40.0 * w**0.5}
+    quadratics = tuple(c for c in STANDARD.cells if c.family == "quadratic")
+    records = made_up(Design("two", "two", quadratics), laws, scatter=0.0)
+    for record in records:
+        if record.config.get("variant") == "R = distance":
+            count = len(record.result["test"]["steps"])
+            record.result["test"]["steps"] = [40.0] * count
+    rows = analyse(collect(Design("two", "two", quadratics), records))
+    said = answer([a for a in rows if a.series.start == "coordinate"], "theorem", "The theorem's update")
+    assert "depends neither on max_i d_i nor on d, on quadratics (fixed distance per coordinate, R = distance)" in said
+    assert "square root of max_i d_i, not with d, on quadratics (fixed distance per coordinate, R = 1)" in said
+    assert "follows" not in said
+
+
+def test_the_controls_say_on_which_cells_their_exponents_rest(standard_rows):
+    *_, last = conclusions(standard_rows)
+    assert "of the cells with d ≥ 64 where there are eight or more" in last.says
+    assert "Controls compares with theory on all cells" in last.says
+    *_, last = conclusions([a for a in standard_rows if a.main.subset == "all"])
+    assert "d ≥ 64" not in last.says

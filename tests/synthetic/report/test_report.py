@@ -16,7 +16,11 @@ from helene.lab.report.index_page import write_index
 from helene.lab.report.pages import write_report_text
 from helene.lab.runs import canonical
 from helene.lab.runs.records import Record
+from synthetic.analysis.results import collect
+from synthetic.analysis.verdicts import analyse
 from synthetic.report.export import CSV_COLUMNS
+from synthetic.report.guards import missed_of
+from synthetic.report.pictures import pictures_of
 from synthetic.report.related import refresh, related_section
 from synthetic.report.runs import COLUMNS
 from synthetic.report.write import write_report
@@ -177,3 +181,31 @@ def test_drawing_never_imports_torch():
 def test_measuring_never_imports_matplotlib():
     code = "import sys, synthetic.run, synthetic.cli; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_row_shows_the_sizes_of_the_cells_that_it_is_fitted_on(written):
+    """Where the fit rests on the cells with d >= 64, the range of d starts there."""
+    page = (written[0] / "scaling" / "evidence.html").read_text()
+    conclusions = page.partition('id="conclusions"')[2].partition('id="controls"')[0]
+    rows = re.findall(r">(\d+) of (\d+) cells</a></td><td[^>]*>(\d+)", conclusions)
+    assert any(used != most for used, most, _ in rows)
+    assert all(int(least) >= 64 for used, most, least in rows if used != most)
+
+
+def test_a_caption_tells_of_dashes_where_there_are_some():
+    rows = analyse(collect(STANDARD, made_up(STANDARD, {**CONTROL_LAWS, "theorem": follows_max_d})))
+    drawn = [cut for cuts in pictures_of(rows).values() for cut in cuts]
+    assert {name.partition("-")[0] for name, _, _ in drawn} == {"zeroth", "first"}
+    for name, _, caption in drawn:
+        assert ("Dashed" in caption) == name.startswith("zeroth"), caption
+
+
+def test_runs_that_missed_are_counted():
+    """A cell whose median seed reached the target has runs that missed."""
+    records = made_up(STANDARD, CONTROL_LAWS)
+    (cell,) = [c for c in STANDARD.cells if c.family == "digits" and c.config["method"] == "mezo"][:1]
+    record = next(r for r in records if r.config == cell.config)
+    record.result["test"]["steps"][:3] = [float("inf")] * 3
+    rows = [a for a in analyse(collect(STANDARD, records)) if record.key in {c.key for c in a.series.cells}]
+    runs = sum(len(c.steps) for c in rows[0].series.cells)
+    assert missed_of(rows[0]) == (3, runs)
