@@ -68,7 +68,6 @@ class Entry:
         contract: For the contract tests.
         scaling: None where `helene scaling` does not simulate it.
         compared: Tables and figures of `llm_bench` that have it: "table 3", "optimizers", "newton".
-        colour: Its place in figures of `llm_bench`, so that it has one colour in all; None comes after those.
     """
 
     cls: str
@@ -83,7 +82,6 @@ class Entry:
     contract: Contract = Contract()
     scaling: Scaling | None = None
     compared: tuple[str, ...] = ()
-    colour: int | None = None
 
     @property
     def grid_name(self) -> str:
@@ -125,7 +123,6 @@ ENTRIES = (
         "MeZO",
         scaling=Scaling({"log2_q": step_sizes(-12, 6, 24)}),
         compared=("table 3", "newton", "optimizers"),
-        colour=0,
     ),
     Entry(
         "Helene",
@@ -138,7 +135,6 @@ ENTRIES = (
         contract=Contract({"anneal_horizon": 50, "beta1": 0.5, **CURVED}, momentum="beta1"),
         scaling=Scaling(HELENE_SPACE),
         compared=("table 3", "newton", "optimizers"),
-        colour=1,
     ),
     Entry(
         "ZOMomentum",

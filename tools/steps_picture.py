@@ -9,6 +9,7 @@ from typing import Any
 
 from helene.inputs.files import write_text
 from helene.lab.report import drawing
+from helene.lab.report.method_colours import PLACES
 
 ROOT = Path(__file__).parents[1]
 COMMAND = "python -m tools.steps_picture"
@@ -49,10 +50,10 @@ def picture(measured: Mapping[str, Mapping[str, Any]]) -> str:
     with drawing.style():
         figure = drawing.new_figure(3.4)
         axes = figure.subplots()
-        for index, (name, one) in enumerate(measured.items()):
+        for name, one in measured.items():
             layers, steps = list(one["steps"]), list(one["steps"].values())
-            colour = drawing.PALETTE[index]
-            axes.plot(layers, steps, marker=drawing.MARKERS[index], color=colour)
+            colour = drawing.PALETTE[PLACES[name]]
+            axes.plot(layers, steps, marker=drawing.MARKERS[PLACES[name]], color=colour)
             exponent = f"$d^{{{abs(one['exponent']):.2f}}}$"
             place = {"mezo": (8, -9), "helene": (8, 5)}.get(name, (8, -20))
             axes.annotate(

@@ -16,7 +16,6 @@ from llm_bench.protocol.plan import Cell
 from llm_bench.report.compare import CONTROLS, TASKS
 from llm_bench.report.labels import TUNING_LABELS, label
 from llm_bench.report.ranked import Table
-from llm_bench.runs import methods
 
 if TYPE_CHECKING:
     from helene.lab.report.figures import Drawing, Line
@@ -117,16 +116,17 @@ def _named(place: Place) -> str:
 
 
 def _trained_cells(table: Table) -> list[tuple[Cell, Any]]:
-    """Cells that train, in the order of the methods' colours."""
-    colours = {name: method.colour for name, method in methods.METHODS.items()}
+    """Cells that train, MeZO's and HELENE's first."""
+    first = ("mezo", "helene")
     cells = [item for item in table.items() if item[0].method not in CONTROLS]
-    return sorted(cells, key=lambda item: (colours[item[0].method] is None, colours[item[0].method] or 0))
+    return sorted(cells, key=lambda item: first.index(item[0].method) if item[0].method in first else len(first))
 
 
 def _colours(table: Table) -> dict[str, int]:
     """A place in the palette for each method that was tested, the same in every figure of the table."""
-    tested = dict.fromkeys(cell.method for cell, (what, _) in _trained_cells(table) if what.tests)
-    return {method: place for place, method in enumerate(tested)}
+    from helene.lab.report.method_colours import places_of
+
+    return places_of(cell.method for cell, (what, _) in _trained_cells(table) if what.tests)
 
 
 def _stacked(records: Sequence[Record], axis: str, value: str) -> tuple[tuple[float, ...], Any] | None:
@@ -165,10 +165,7 @@ def profile(table: Table, cost: str = "forwards") -> tuple[Drawing, list[str]] |
     if len(whole) < 2 or all(math.isinf(value) for value in best.values()):
         return None
     factors = np.geomspace(1, 20, 60).tolist()
-    of_method = _colours(table)
-    colours = {label(c.method, c.tuning): of_method.get(c.method) for c in table}
-    if len({cell.tuning for cell in table}) > 1:
-        colours = dict.fromkeys(colours)  # a method's tunings are lines of one figure here
+    colours = _colours_of_lines(table)
     lines = []
     for name, by_work in whole.items():
         ratios = [by_work[w] / best[w] if math.isfinite(best[w]) else math.inf for w in workloads]
@@ -178,6 +175,18 @@ def profile(table: Table, cost: str = "forwards") -> tuple[Drawing, list[str]] |
         lines, xlabel=f"{cost} to the target, over the best method's", ylabel="share of workloads", xlog=True
     )
     return drawing, [name for name in costs if name not in whole]
+
+
+def _colours_of_lines(table: Table) -> dict[str, int]:
+    """By label: the first tuning of a method has the method's colour, the others one of their own."""
+    from helene.lab.report.method_colours import places_of
+
+    lines: dict[str, str] = {}
+    for cell in (cell for cell, (what, _) in _trained_cells(table) if what.tests):
+        name = label(cell.method, cell.tuning)
+        lines.setdefault(name, name if cell.method in lines.values() else cell.method)
+    places = places_of([*_colours(table), *lines.values()])
+    return {name: places[key] for name, key in lines.items()}
 
 
 def _costs(table: Table, cost: str) -> dict[str, dict[Any, float]]:

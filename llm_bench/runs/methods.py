@@ -26,7 +26,6 @@ class Method:
         needs: Hyper-parameters that a run gives unless ``fixed`` has them: ``batch_size`` (B of A-GNB) and
             ``anneal_horizon`` (the run's steps).
         lr_ratio: See `helene.methods.Entry`.
-        colour: See `helene.methods.Entry`.
     """
 
     name: str
@@ -35,7 +34,6 @@ class Method:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     lr_ratio: float = 1.0
-    colour: int | None = None
 
 
 def _helene(name: str, label: str, lr_ratio: float = 0.1, **fixed: Any) -> Method:
@@ -44,7 +42,7 @@ def _helene(name: str, label: str, lr_ratio: float = 0.1, **fixed: Any) -> Metho
 
 
 def _of(entry: Entry) -> Method:
-    return Method(entry.name, entry.label, entry.cls, entry.fixed, entry.needs, entry.lr_ratio, entry.colour)
+    return Method(entry.name, entry.label, entry.cls, entry.fixed, entry.needs, entry.lr_ratio)
 
 
 _ALL = (

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from helene.lab.report.figures import Drawing, Line, line_figure
+from helene.lab.report.method_colours import places_of
 from helene.lab.report.pages import interval, number, table
 from helene.lab.runs.records import Record
 from helene.lab.scaling.cells import median_interval, ratio_of_medians
@@ -188,12 +189,13 @@ def _plain(r: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drawing(group: Mapping[str, Any], target: float, title: str) -> Drawing:
-    lines = []
+    lines, colours = [], places_of(group)
     for stage, r in group.items():
         loss = np.array(r["loss"])
         x = EVERY * np.arange(1, loss.shape[1] + 1)
         low, middle, high = np.quantile(loss, [0.25, 0.5, 0.75], axis=0)
-        lines.append(Line(NAMES[stage], x.tolist(), middle.tolist(), band=(low.tolist(), high.tolist())))
+        band = (low.tolist(), high.tolist())
+        lines.append(Line(NAMES[stage], x.tolist(), middle.tolist(), band=band, colour=colours[stage]))
     return line_figure(lines, xlabel="steps", ylabel="training loss", title=title, ylog=True, marks={"target": target})
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from helene.lab.report.drawing import DASHES, INK, MARKERS, PALETTE, Drawing, finish, legend_below, new_figure, style
+from helene.lab.report.method_colours import places_of
 from helene.lab.report.pages import interval, number, table
 from helene.lab.runs.records import Record
 from helene.lab.scaling.cells import median_interval, ratio_of_medians
@@ -195,11 +196,12 @@ def _paths(exact: Mapping[str, Any]) -> Drawing:
         figure = new_figure(5.0)
         axes = figure.subplots()
         axes.contour(x, y, value, levels=np.geomspace(0.05, 60, 14), colors=INK, linewidths=0.6, alpha=0.4)
-        for i, (name, path) in enumerate(paths.items()):
+        places = places_of("gradient_descent" if name == "sgd" else name for name in paths)
+        for i, (place, (name, path)) in enumerate(zip(places.values(), paths.items(), strict=True)):
             axes.plot(
                 *path.T,
-                color=PALETTE[i],
-                marker=MARKERS[i],
+                color=PALETTE[place],
+                marker=MARKERS[place],
                 markersize=3,
                 linewidth=1.1,
                 linestyle=DASHES[i % len(DASHES)],

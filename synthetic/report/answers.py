@@ -185,7 +185,7 @@ def control_sentence(controls: Iterable[Control]) -> str:
 
 
 def _where(rows: Sequence[Analysed], among: Sequence[Analysed]) -> str:
-    """Families by name, with start and variant where another one of theirs is not meant; by number where they are many."""
+    """Families by name, with start and variant where not all of theirs are meant; by number where they are many."""
     families, every = _runs(rows), _runs(among)
     if len(families) > _FEW:
         return f"{len(families)} of {len(every)} families of problems"

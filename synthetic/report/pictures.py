@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from helene.lab.report.drawing import Drawing
+from helene.lab.report.method_colours import places_of
 from helene.lab.scaling.scaling_figure import ScalingSeries, scaling_figure
 from synthetic.analysis.exponents import LEAST_D
 from synthetic.analysis.least_steps import least_line
@@ -47,12 +48,13 @@ def _cuts(rows: Sequence[Analysed], title: str) -> list[tuple[str, Drawing, str]
         never varies.
     """
     cells = {(c.n, c.max_d, c.d) for a in rows for c in a.series.cells}
+    colours = places_of(a.series.method for a in rows)
     out = []
     for axis, held in (("n", "w"), ("w", "n")):
         level = _best_level(cells, held)
         if level is None:
             continue
-        drawn = [s for a in rows if (s := _series(a, axis, held, level)) is not None]
+        drawn = [s for a in rows if (s := _series(a, axis, held, level, colours[a.series.method])) is not None]
         if drawn:
             axis_name = "number of layers n" if axis == "n" else "width w"
             other = f"w = {level}" if axis == "n" else f"n = {level}"
@@ -87,7 +89,7 @@ def _best_level(cells: set[tuple[int, int, int]], held: str) -> int | None:
     return best[len(best) // 2] if most >= 3 else None
 
 
-def _series(a: Analysed, axis: str, held: str, level: int) -> ScalingSeries | None:
+def _series(a: Analysed, axis: str, held: str, level: int, colour: int) -> ScalingSeries | None:
     series = a.series
     columns = {name: np.array(values) for name, values in series.columns.items()}
     keep = np.flatnonzero(columns[held] == level)
@@ -115,6 +117,7 @@ def _series(a: Analysed, axis: str, held: str, level: int) -> ScalingSeries | No
         band=(band[0].tolist(), band[1].tolist()) if band is not None else None,
         slope=_rounded(law.combination(weights)) if usable and law is not None else None,
         predicted_slope=None if predicted is None else round(predicted, 2),
+        colour=colour,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from helene.lab.report.drawing import (
+    DASHES,
     INK,
     MARKERS,
     PALETTE,
@@ -40,6 +41,8 @@ class ScalingSeries:
         band: (low, high) of the fit at each x.
         slope: Fitted slope with its interval (slope, low, high), for the legend.
         predicted_slope: Drawn dashed through the middle of the medians.
+        colour: Its place in the palette, by which one thing has one colour in several figures; None is its place among
+            the series. Series of one colour differ in marker and dashes.
     """
 
     label: str
@@ -51,6 +54,7 @@ class ScalingSeries:
     band: tuple[Sequence[float], Sequence[float]] | None = None
     slope: tuple[float, float, float] | None = None
     predicted_slope: float | None = None
+    colour: int | None = None
 
 
 def scaling_figure(
@@ -75,8 +79,9 @@ def scaling_figure(
     with style():
         figure = new_figure(4.9)
         top, below = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
+        colours = [index if one.colour is None else one.colour for index, one in enumerate(series)]
         for index, one in enumerate(series):
-            _draw_scaling(top, below, one, index)
+            _draw_scaling(top, below, one, index, colours[index], again=colours[:index].count(colours[index]))
         if bound is not None:
             label, x, y = bound
             top.plot(x, y, linestyle=":", color=INK, linewidth=1.4, label=label)
@@ -91,8 +96,9 @@ def scaling_figure(
         return finish(figure, _scaling_alt(series, xlabel) + dotted)
 
 
-def _draw_scaling(top: Axes, below: Axes, one: ScalingSeries, index: int) -> None:
-    colour, marker = PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)]
+def _draw_scaling(top: Axes, below: Axes, one: ScalingSeries, index: int, place: int, again: int) -> None:
+    colour, marker = PALETTE[place % len(PALETTE)], MARKERS[(place + 4 * again) % len(MARKERS)]
+    dash = DASHES[again % len(DASHES)]
     if len(one.samples) != len(one.x) or any(
         len(list_) not in (0, len(one.x)) for list_ in (one.caps, one.excluded, one.fitted)
     ):
@@ -116,7 +122,7 @@ def _draw_scaling(top: Axes, below: Axes, one: ScalingSeries, index: int) -> Non
     seen = np.isfinite(seeds_y)
     top.plot(seeds_x[seen], seeds_y[seen], "o", color=colour, alpha=0.5, markersize=2.2, markeredgewidth=0)
     if len(one.fitted):
-        top.plot(x, np.asarray(one.fitted, float)[order], color=colour, linewidth=1.4)
+        top.plot(x, np.asarray(one.fitted, float)[order], color=colour, linewidth=1.4, linestyle=dash)
     if one.band is not None:
         low, high = (np.asarray(side, float)[order] for side in one.band)
         top.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
@@ -139,7 +145,7 @@ def _draw_scaling(top: Axes, below: Axes, one: ScalingSeries, index: int) -> Non
         line = np.exp(middle_y + one.predicted_slope * (np.log(ends) - middle_x))
         top.plot(ends, line, linestyle=REFERENCE, color=colour, linewidth=1.2)
     middles, slopes = neighbour_slopes(x[~missed], logs[~missed])
-    below.plot(middles, slopes, marker=marker, color=colour, linewidth=1, markersize=4)
+    below.plot(middles, slopes, marker=marker, color=colour, linewidth=1, markersize=4, linestyle=dash)
     if one.predicted_slope is not None:
         below.axhline(one.predicted_slope, linestyle=REFERENCE, color=colour, linewidth=1.2)
 

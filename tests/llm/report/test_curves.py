@@ -10,6 +10,7 @@ from handmade import judged, shown, table_of, tuned
 import llm_bench
 from helene import cli as helene_cli
 from helene.lab.report.drawing import PALETTE
+from helene.lab.report.method_colours import PLACES
 from helene.lab.runs.store import Record, Store, read_jsonl
 from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import Cell
@@ -73,6 +74,13 @@ def test_a_method_has_one_colour_in_all_figures_of_a_page():
     assert [of_zo_adam in each.svg for each in (*drawings, drawing)] == [True, False, False]
 
 
+def test_helene_has_its_colour_where_it_stands_alone():
+    """The one that the scaling pages give it too."""
+    table = table_of(judged(0, 0.8, method="helene", task="sst2"))
+    drawn = figures.curves(table, ("causal", "sst2", "full"), "step", "dev_loss")
+    assert [PALETTE[PLACES[name]] in drawn.svg for name in ("mezo", "helene")] == [False, True]
+
+
 def test_tunings_of_a_method_share_its_colour_but_where_they_are_lines_of_one_figure():
     records = [judged(0, 0.8, 100, task=task, tuning=tuning) for task in ("sst2", "cb") for tuning in ("full", "lora")]
     table = table_of(*records)
@@ -80,7 +88,7 @@ def test_tunings_of_a_method_share_its_colour_but_where_they_are_lines_of_one_fi
         drawn = figures.curves(table, ("causal", "sst2", tuning), "step", "dev_loss")
         assert [PALETTE[0] in drawn.svg, PALETTE[1] in drawn.svg] == [True, False]
     drawing, _ = figures.profile(table)
-    assert [PALETTE[0] in drawing.svg, PALETTE[1] in drawing.svg] == [True, True]
+    assert [PALETTE[0] in drawing.svg, PALETTE[2] in drawing.svg] == [True, True], "HELENE's is left free"
 
 
 def test_figures_name_known_methods():

@@ -12,12 +12,15 @@ import pytest
 from markupsafe import escape
 from pyarrow import parquet
 
+from helene.lab.report.drawing import PALETTE
 from helene.lab.report.index_page import write_index
+from helene.lab.report.method_colours import PLACES
 from helene.lab.report.pages import write_report_text
 from helene.lab.runs import canonical
 from helene.lab.runs.records import Record
 from synthetic.analysis.results import collect
 from synthetic.analysis.verdicts import analyse
+from synthetic.design import known
 from synthetic.report.export import CSV_COLUMNS
 from synthetic.report.guards import missed_of
 from synthetic.report.pictures import pictures_of
@@ -209,3 +212,17 @@ def test_runs_that_missed_are_counted():
     rows = [a for a in analyse(collect(STANDARD, records)) if record.key in {c.key for c in a.series.cells}]
     runs = sum(len(c.steps) for c in rows[0].series.cells)
     assert missed_of(rows[0]) == (3, runs)
+
+
+def test_a_method_has_one_colour_in_all_figures():
+    """That of its title in the drawing's text; MeZO's and HELENE's are nobody else's."""
+    for gradients in (True, False):
+        own = [PLACES[n] for n, m in known().items() if m.drawn and m.gradients is gradients and n in PLACES]
+        assert len(set(own)) == len(own)
+    rows = analyse(collect(STANDARD, made_up(STANDARD, {**CONTROL_LAWS, "theorem": follows_max_d})))
+    drawings = {name: d for cuts in pictures_of(rows).values() for name, d, _ in cuts}
+    shown = {"zeroth": {"mezo", "helene", "per_layer", "heavy_ball"}}
+    shown["first"] = {"theorem", "theorem_one_clip", "gradient_descent"}
+    for name, drawing in drawings.items():
+        colours = {PALETTE[PLACES[method]] for method in shown[name.partition("-")[0]]}
+        assert {colour for colour in PALETTE if colour in drawing.svg} == colours, name

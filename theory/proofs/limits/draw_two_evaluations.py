@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from helene.lab.report.figures import Drawing, Line, line_figure
+from helene.lab.report.method_colours import places_of
+from helene.methods import ENTRIES
 from synthetic.analysis.least_steps import least_share
 from theory.proofs.limits import two_evaluations as page
 
@@ -12,7 +14,13 @@ def draw() -> Drawing:
     rows = page.read()
     steps = [int(row["step"]) for row in rows]
     bounds = {"no difference method below": 1, "no two-evaluation method below": 2}
-    lines = [Line(name, steps, [float(row[name]) for row in rows]) for name in rows[0] if name != "step"]
+    methods = {entry.cls: entry.name for entry in ENTRIES if entry.cls in rows[0]}
+    colours = places_of(methods.values())
+    lines = [
+        Line(cls, steps, [float(row[cls]) for row in rows], colour=colours[methods[cls]])
+        for cls in rows[0]
+        if cls != "step"
+    ]
     lines += [
         Line(label, steps, [least_share(page.DIMENSION, readings * t) for t in steps], style="dashed")
         for label, readings in bounds.items()
