@@ -92,7 +92,7 @@ def add_commands(subparsers: Any) -> None:
         more="Prints each step size tried with its dev loss, and the best.",
         example=f"helene llm tune --forwards 8000 --kind causal --task sst2 --method mezo {_HERE}",
     )
-    tune.add_argument("--forwards", type=int, required=True, help="budget of all runs together")
+    tune.add_argument("--forwards", type=_count, required=True, help="budget of all runs together")
     tune.add_argument("--kind", choices=KINDS, required=True, help="of the model")
     tune.add_argument("--task", required=True, help="such as sst2; a file in llm_bench/tasks/KIND")
     tune.add_argument("--method", default="mezo", help="such as mezo, helene, zo-adam")
@@ -135,7 +135,7 @@ def add_commands(subparsers: Any) -> None:
     profile.add_argument("--method", nargs="+", default=["mezo"], choices=("mezo", "helene"), help="with --shape")
     profile.add_argument("--config", type=Path, help="a run's TOML file of settings")
     profile.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, over the file's")
-    profile.add_argument("--steps", type=int, default=20, help="steps to look at, after some to warm up")
+    profile.add_argument("--steps", type=_count, default=20, help="steps to look at, after some to warm up")
     profile.add_argument("--json", type=Path, help="a file to write all numbers to")
     _where(profile, store=False, models=False)
     profile.set_defaults(func=do.profile)
@@ -177,7 +177,7 @@ def add_commands(subparsers: Any) -> None:
         example="helene llm demo --out reports",
     )
     demo.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports")
-    demo.add_argument("--jobs", type=int, default=2, help="worker processes")
+    demo.add_argument("--jobs", type=_count, default=2, help="worker processes")
     demo.set_defaults(func=do.demo)
 
 
@@ -194,7 +194,7 @@ def _measure(kinds: Any) -> None:
         help="separated by commas; also compiled, host (of optimizer.step), and alone, for shapes of which table has "
         "too many copies",
     )
-    engine.add_argument("--rounds", type=int, default=11, help="that each time is the median of")
+    engine.add_argument("--rounds", type=_count, default=11, help="that each time is the median of")
     parallel = add_command(
         kinds,
         "parallel",
@@ -202,7 +202,7 @@ def _measure(kinds: Any) -> None:
         more="Under torch.distributed.run it is python -m llm_bench.cli measure parallel, see docs/engine.md.",
         example="helene llm measure parallel --out parallel",
     )
-    parallel.add_argument("--rounds", type=int, default=9, help="that each time is the median of")
+    parallel.add_argument("--rounds", type=_count, default=9, help="that each time is the median of")
     parallel.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="of all processes")
     for parser in (engine, parallel):
         parser.add_argument("--batches", default="16x64,16x256", help="rows and tokens a row")
@@ -215,7 +215,7 @@ def _measure(kinds: Any) -> None:
     harness.add_argument("--model", required=True, metavar="[NAME=]DIR", help="a causal model, for evaluation")
     harness.add_argument("--data", type=Path, required=True, help="the data folder")
     harness.add_argument("--device", default="cuda", help="cpu, cuda, cuda:1")
-    harness.add_argument("--steps", type=int, default=20, help="steps to time")
+    harness.add_argument("--steps", type=_count, default=20, help="steps to time")
     products = add_command(
         kinds,
         "products",
@@ -229,7 +229,7 @@ def _measure(kinds: Any) -> None:
         "--tasks", nargs="+", default=["causal/sst2:500:2", "causal/squad:200:1"], help="KIND/TASK:STEPS:SEEDS"
     )
     products.add_argument("--products", nargs="+", default=["float32", "tf32"], help="float32 first")
-    products.add_argument("--directions", type=int, default=120, help="that c is measured on")
+    products.add_argument("--directions", type=_count, default=120, help="that c is measured on")
     products.add_argument("--names", nargs="+", default=[], metavar="KIND=NAME", help="of the models in the records")
     products.add_argument("--random-models", action="store_true", help="models need not know English (tests)")
     products.add_argument("--out", type=Path, required=True, help="folder of the records")
@@ -270,6 +270,12 @@ def _plan(parser: argparse.ArgumentParser, *, models: bool = True) -> None:
     parser.add_argument("--products", help="of float32 weights: float32, tf32 or bfloat16 (default: the preset's)")
     parser.add_argument("--engine", action="store_true", help="capture steps (CUDA)")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of a Dask cluster, whose workers make the runs")
+
+
+def _count(word: str) -> int:
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number, 1 or above, got {word!r}")
+    return int(word)
 
 
 def _minutes(word: str) -> float:

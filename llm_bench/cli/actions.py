@@ -129,7 +129,8 @@ def _memory(arguments: argparse.Namespace) -> int:
             )
         records, runs = store.records(memory_sweep.EXPERIMENT), store.records(experiment(preset))
     if not records and not runs:
-        raise ValueError(f"{arguments.store} has no peak, and no run of preset {preset}; leave --draw-only out")
+        way_out = "leave --draw-only out" if arguments.draw_only else "give it more --minutes"
+        raise ValueError(f"{arguments.store} has no peak, and no run of preset {preset}; {way_out}")
     words = ["helene", "llm", "table", "memory", "--device", arguments.device, "--shapes", ",".join(shapes)]
     words += ["--batches", ",".join(batches), "--store", str(arguments.store)]
     command = public_command(words)
@@ -241,10 +242,10 @@ def estimate(arguments: argparse.Namespace) -> int:
     given.check_asked(arguments, cells(bench.preset, bench.models), "the estimate")
     sizes = {name: size_of(bench.env.source(name)) for name in bench.models.values()}
     records = []
-    if arguments.store.is_file():
+    if arguments.store.exists():
         with Store(arguments.store, read_only=True) as store:
             records = [record for record in store.records() if "model" in record.config and record.config.get("steps")]
-    total = 0.0
+    total, runs_in_all = 0.0, 0
     for kind, name in bench.models.items():
         here = cells(bench.preset, (kind,))
         runs = [r for c in here for r in tuning_runs(bench.preset, c, name, bench.device)]
@@ -259,9 +260,14 @@ def estimate(arguments: argparse.Namespace) -> int:
             lambda c: counted(c, bench.env),
         )
         total += expected.seconds
+        runs_in_all += expected.runs
         print(
             f"{kind}, {name}: {expected.runs} runs, {readable_seconds(expected.seconds)} ({expected.source} speed), "
             f"{expected.bytes / 2**30:.1f} GiB at most"
+        )
+    if not runs_in_all:
+        raise ValueError(
+            f"{arguments.data} has the rows of no task that was asked for; fill it, or give another --data"
         )
     print(f"in all {readable_seconds(total)} one after the other, loading and evaluation included")
     return 0

@@ -39,14 +39,19 @@ def environment(arguments: argparse.Namespace, check: bool = True) -> Any:
     """Where runs find models, data and a device.
 
     Raises:
-        ValueError: If there is no such kind of device, or it is not there and ``check`` asks for it.
+        ValueError: If there is no such kind of device, or, where ``check`` asks for it, it is not there or nothing can
+            be written to the folder for runs under way.
     """
     from llm_bench.models.loading import check_device
     from llm_bench.runs.environment import environment as made
+    from llm_bench.runs.training.checkpoint import Folder
 
     # A page of runs on another machine, or a forecast for one, needs no device of theirs.
-    check_device(arguments.device, is_used=check and not getattr(arguments, "draw_only", False))
+    is_used = check and not getattr(arguments, "draw_only", False)
+    check_device(arguments.device, is_used=is_used)
     work = arguments.work
+    if is_used and work is not None:
+        Folder(str(work), "run").check()  # now, and not in every run
     if work is None and arguments.store is not None:
         work = arguments.store.with_name(arguments.store.name + ".work")
     models = named_models(arguments.model)

@@ -213,6 +213,43 @@ def test_captured_steps_on_a_cpu_are_refused_before_anything_is_stored(words, ti
     assert not store.exists()
 
 
+def test_a_work_folder_that_cannot_be_written_is_told_before_anything_is_stored(tiny, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    where = ["--model", tiny[0].env.models["tiny OPT"], "--data", tiny[0].env.data, "--work", str(tmp_path / "file")]
+    assert helene_cli.main(["llm", "sweep", "--preset", "smoke", *where, "--store", str(tmp_path / "s.sqlite")]) == 2
+    assert f"cannot write to {tmp_path / 'file'}, where runs under way are kept: " in capsys.readouterr().err
+    assert not (tmp_path / "s.sqlite").exists()
+
+
+def test_an_estimate_of_nothing_is_no_zero(tiny, tmp_path, capsys):
+    model = ["--model", tiny[0].env.models["tiny OPT"]]
+    words = ["llm", "estimate", "--preset", "smoke", *model, "--data", str(tmp_path)]
+    assert helene_cli.main([*words, "--store", str(tmp_path / "none.sqlite")]) == 2
+    printed = capsys.readouterr()
+    assert f"{tmp_path} has the rows of no task that was asked for; fill it, or give another --data" in printed.err
+    assert "in all" not in printed.out
+    assert helene_cli.main([*words, "--store", str(tmp_path)]) == 2
+    assert f"there is no store at {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "way_out"), [([], "give it more --minutes"), (["--draw-only"], "leave --draw-only out")]
+)
+def test_a_memory_table_without_a_peak_says_what_to_change(more, way_out, tmp_path, capsys):
+    Store(tmp_path / "m.sqlite").close()
+    words = ["llm", "table", "memory", "--store", str(tmp_path / "m.sqlite"), "--out", str(tmp_path), "--minutes", "0"]
+    assert helene_cli.main([*words, *more]) == 2
+    assert capsys.readouterr().err.endswith(f"; {way_out}\n")
+
+
+@pytest.mark.parametrize("words", [["profile", "--shape", "opt-tiny", "--steps"], ["demo", "--jobs"]])
+@pytest.mark.parametrize("count", ["0", "-3", "2.5"])
+def test_counts_are_whole_numbers_above_0(words, count, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        helene_cli.main(["llm", *words, count])
+    assert f"argument {words[-1]}: must be a whole number, 1 or above, got '{count}'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("minutes", ["-1", "nan", "soon"])
 def test_minutes_are_not_negative(minutes, capsys):
     with pytest.raises(SystemExit, match="2"):
