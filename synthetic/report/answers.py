@@ -196,7 +196,8 @@ def _where(rows: Sequence[Analysed], among: Sequence[Analysed]) -> str:
             ", ".join([STARTS.get(start, start), *(sorted(variants) if others.get(start, variants) - variants else ())])
             for start, variants in sorted(starts.items())
         ]
-        names.append(f"{name} ({' and '.join(places)})" if others != starts else name)
+        joined = ("; " if any("," in place for place in places) else " and ").join(places)
+        names.append(f"{name} ({joined})" if others != starts else name)
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 

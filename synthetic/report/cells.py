@@ -61,7 +61,7 @@ def _cells(analysed: Sequence[Analysed]) -> Section:
         for c in a.series.cells:
             seeds = ", ".join(number(s) if s != float("inf") else "missed" for s in sorted(c.steps))
             chosen = ", ".join(f"{name} {number(c.best[name])}" for name in _SHOWN if name in c.best)
-            key = Markup("<code>{}</code>").format(c.key[:12])
+            key = Markup('<code class="id">{}</code>').format(c.key[:12])
             rows.append([c.n, c.max_d, c.d, seeds, c.status, chosen, _predicted(c), c.forwards_per_step, key])
             anchors.append(f"cell-{c.key[:12]}")
         headers = [

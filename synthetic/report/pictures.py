@@ -66,6 +66,8 @@ def _cuts(rows: Sequence[Analysed], title: str) -> list[tuple[str, Drawing, str]
             )
             if any(one.predicted_slope is not None for one in drawn):
                 caption += " Dashed: what theory predicts for the control."
+            if len({a.series.method for a in rows}) < len(rows):
+                caption += " One colour is one method: of its two variants the second has dashes."
             bound = None
             if all(a.series.problem == "quadratic" and a.series.method not in FIRST_ORDER for a in rows):
                 bound = ("least for one difference a step", *least_line(cells, held, level, TARGETS["zeroth"]))
@@ -115,13 +117,7 @@ def _series(a: Analysed, axis: str, held: str, level: int, colour: int) -> Scali
         excluded=outside.tolist(),
         fitted=fitted.tolist(),
         band=(band[0].tolist(), band[1].tolist()) if band is not None else None,
-        slope=_rounded(law.combination(weights)) if usable and law is not None else None,
-        predicted_slope=None if predicted is None else round(predicted, 2),
+        slope=law.combination(weights) if usable and law is not None else None,
+        predicted_slope=predicted,
         colour=colour,
     )
-
-
-def _rounded(slope: tuple[float, float, float]) -> tuple[float, float, float]:
-    """To two places, so that no zero reads -0.00."""
-    value, low, high = (round(v, 2) + 0.0 for v in slope)
-    return value, low, high

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,9 +15,9 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from helene.lab.report.drawing import INK, PALETTE, short
+from helene.lab.report.drawing import INK, PALETTE, _lines_of, short
 from helene.lab.report.figures import Line, bar_figure, line_figure
-from helene.lab.scaling.scaling_figure import ScalingSeries, neighbour_slopes, scaling_figure
+from helene.lab.scaling.scaling_figure import ScalingSeries, legend_label, neighbour_slopes, scaling_figure
 
 HERE = Path(__file__).parent
 SVG = "{http://www.w3.org/2000/svg}"
@@ -115,6 +116,26 @@ def test_every_seed_median_and_hollow_cell_is_there(lab_figures):
     assert markers(lab_figures.scaling(excluded=[False] * 4)) == {"seed": 20, "hollow": 1, "solid": 6}
     without_line = lab_figures.scaling(predicted_slope=None)
     assert full.svg.count("stroke-dasharray") == without_line.svg.count("stroke-dasharray") + 2  # line and local slopes
+
+
+def test_a_legend_keeps_an_interval_on_one_line_with_a_true_minus():
+    one = ScalingSeries("theorem's update, one clip (R = distance)", [], [], slope=(-0.001, -0.012, 0.02))
+    lines = _lines_of(legend_label(one), 50).split("\n")
+    assert lines == [
+        "theorem's update, one clip (R = distance)",
+        "0.00\N{NO-BREAK SPACE}[−0.01,\N{NO-BREAK SPACE}0.02]",
+    ]
+    assert legend_label(replace(one, label="MeZO", predicted_slope=-0.5)).endswith("0.02], predicted −0.50 (dashed)")
+    drawn = scaling_figure([ScalingSeries("a", [1.0, 2.0], [[3.0], [2.0]], slope=(-0.58, -0.6, -0.5))], xlabel="x")
+    assert drawn.alt.endswith("a −0.58.")
+
+
+def test_series_of_one_colour_differ_in_marker_and_dashes():
+    one = ScalingSeries("a", [1.0, 2.0, 4.0], [[3.0], [4.0], [5.0]], fitted=[3.0, 4.0, 5.0], colour=6)
+    alone = scaling_figure([one, replace(one, colour=5)], xlabel="x").svg
+    both = scaling_figure([one, replace(one, label="b")], xlabel="x").svg
+    assert {colour for colour in PALETTE if colour in both} == {PALETTE[6]}
+    assert both.count("stroke-dasharray") > alone.count("stroke-dasharray")
 
 
 def test_alt_names_methods_and_slopes(figures):

@@ -282,6 +282,12 @@ def test_the_foot_tells_downloads_citation_and_where_it_was_measured():
         assert expected in said, expected
 
 
+def test_the_foot_tells_the_start_of_the_run_from_where_it_was_drawn():
+    """The time is that of the run's start: pages may be drawn hours later."""
+    found = dict(page_footer.facts({"cpu": "a processor", "timestamp": "2026-01-02T03:04:05+00:00"}, "c", ""))
+    assert found == {"drawn on": "a processor", "run started": "2026-01-02T03:04:05+00:00"}
+
+
 @pytest.mark.parametrize("text", ["{", '{"title": "x"}', "[]", '"x"'])
 def test_a_broken_summary_does_not_hide_the_others(tmp_path, text):
     pages.write_report_text(tmp_path / "theory" / "summary.json", text)

@@ -67,8 +67,9 @@ def facts(provenance: Mapping[str, Any] | None, command: str, measured: str) -> 
     commit, dirty = p.pop("commit", None), p.pop("dirty", None)
     if p.get("command") == command:
         p.pop("command")  # it stands above already
-    where = [text for name in ("cpu", "gpu", "timestamp") for _, text in _fact(name, p.pop(name, None))]
+    where = [text for name in ("cpu", "gpu") for _, text in _fact(name, p.pop(name, None))]
     lines += [("drawn on", ", ".join(where))] if where else []
+    lines += [("run started", value) for _, value in _fact("timestamp", p.pop("timestamp", None))]
     lines += [("commit", f"{commit[:12]}{' with uncommitted changes' if dirty else ''}")] if commit else []
     for name in ("command", "cpus", "threads", "platform", "versions"):
         lines += _fact(name, p.pop(name, None))

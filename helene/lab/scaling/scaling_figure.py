@@ -22,6 +22,7 @@ from helene.lab.report.drawing import (
     plain_log_ticks,
     style,
 )
+from helene.lab.report.pages import two_places
 from helene.lab.scaling.cells import Array, log_medians
 
 YLABEL = "steps to target"
@@ -110,11 +111,6 @@ def _draw_scaling(top: Axes, below: Axes, one: ScalingSeries, index: int, place:
     outside = np.asarray(one.excluded, bool)[order] if len(one.excluded) else np.zeros(len(x), bool)
     logs = np.array([float(log_medians(seeds)) for seeds in cells])
     missed = np.isinf(logs)
-    label = one.label
-    if one.slope is not None:
-        label += "   {:.2f} [{:.2f}, {:.2f}]".format(*one.slope)
-    if one.predicted_slope is not None:
-        label += f", predicted {one.predicted_slope:g} (dashed)"
     # Seeds stand beside their median, each series on its own side, so that neither hides the other.
     aside = 1.07 ** ((index // 2 + 1) * (-1) ** index)
     seeds_x = np.concatenate([np.full(len(seeds), at * aside) for at, seeds in zip(x, cells, strict=True)])
@@ -127,7 +123,7 @@ def _draw_scaling(top: Axes, below: Axes, one: ScalingSeries, index: int, place:
         low, high = (np.asarray(side, float)[order] for side in one.band)
         top.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
     inside = ~missed & ~outside
-    top.plot(x[inside], np.exp(logs[inside]), marker, color=colour, label=label, markersize=5.5)
+    top.plot(x[inside], np.exp(logs[inside]), marker, color=colour, label=legend_label(one), markersize=5.5)
     hollow: dict[str, Any] = {"color": colour, "markerfacecolor": "none", "markeredgewidth": 1.2, "markersize": 5.5}
     top.plot(x[outside & ~missed], np.exp(logs[outside & ~missed]), marker, **hollow)
     top.plot(x[missed], caps[missed], marker, **hollow)
@@ -150,6 +146,17 @@ def _draw_scaling(top: Axes, below: Axes, one: ScalingSeries, index: int, place:
         below.axhline(one.predicted_slope, linestyle=REFERENCE, color=colour, linewidth=1.2)
 
 
+def legend_label(one: ScalingSeries) -> str:
+    """The name, the slope with its interval, which breaks over no lines, and the predicted slope."""
+    label = one.label
+    if one.slope is not None:
+        value, low, high = map(two_places, one.slope)
+        label += "   " + f"{value} [{low}, {high}]".replace(" ", "\N{NO-BREAK SPACE}")
+    if one.predicted_slope is not None:
+        label += f", predicted {two_places(one.predicted_slope)} (dashed)"
+    return label
+
+
 def neighbour_slopes(x: Array, logs: Array) -> tuple[Array, Array]:
     """(Geometric middles, slopes) between neighbouring x; cells of equal x are averaged in log space."""
     places = np.unique(x)
@@ -160,6 +167,6 @@ def neighbour_slopes(x: Array, logs: Array) -> tuple[Array, Array]:
 
 
 def _scaling_alt(series: Sequence[ScalingSeries], xlabel: str) -> str:
-    slopes = [f"{s.label} {s.slope[0]:.2f}" for s in series if s.slope is not None]
+    slopes = [f"{s.label} {two_places(s.slope[0])}" for s in series if s.slope is not None]
     slopes_in_words = f"; fitted slopes: {', '.join(slopes)}" if slopes else ""
     return f"Log-log plot of {YLABEL} against {xlabel} for {', '.join(s.label for s in series)}{slopes_in_words}."

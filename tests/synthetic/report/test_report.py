@@ -226,3 +226,10 @@ def test_a_method_has_one_colour_in_all_figures():
     for name, drawing in drawings.items():
         colours = {PALETTE[PLACES[method]] for method in shown[name.partition("-")[0]]}
         assert {colour for colour in PALETTE if colour in drawing.svg} == colours, name
+
+
+def test_records_stand_on_one_line(written):
+    page = (written[0] / "scaling" / "evidence.html").read_text()
+    assert re.search(r"code\.id \{[^}]*white-space: nowrap", page)
+    assert re.findall(r"<code([^>]*)>[0-9a-f]{12}</code>", page)
+    assert set(re.findall(r"<code([^>]*)>[0-9a-f]{12}</code>", page)) == {' class="id"'}
