@@ -33,7 +33,7 @@ class Numbers:
         seconds: Median training seconds to it; None where all runs shared their card with others.
         training_seconds: Median of the whole run, likewise.
         speed: Median tokens a second of training, padding left out.
-        bytes: Highest peak of a step, where the device counts.
+        bytes: Peak of a step, where the device counts: `least_peak`.
         statuses: Of the runs.
         test_rows: Number of rows of the test set.
     """
@@ -70,8 +70,12 @@ class Numbers:
         return self.low is None or max(self.values) - min(self.values) < least
 
 
-def numbers(records: Sequence[Record]) -> Numbers | None:
+def numbers(records: Sequence[Record], tuning: Sequence[Record] = ()) -> Numbers | None:
     """Numbers of a cell's test runs; None where none has a test metric. One without it may have missed the target.
+
+    Args:
+        records: The test runs.
+        tuning: The cell's tuning runs, for bytes alone.
 
     Raises:
         ValueError: If they are not runs of one model, precision, length and step size.
@@ -88,7 +92,6 @@ def numbers(records: Sequence[Record]) -> Numbers | None:
     aucs = [result["test"]["auc"] for result in results if result["test"]["auc"] is not None]
     aimed = [record for record in records if record.result.get("target")]
     targets: list[dict[str, Any]] = [record.result["target"] for record in aimed]
-    peaks = [result["peak_bytes"]["step"] for result in results if (result.get("peak_bytes") or {}).get("step")]
     seconds = [result["training_seconds"] for result in alone if result.get("training_seconds") is not None]
     speeds = [r["tokens"] / r["training_seconds"] for r in alone if r.get("tokens") and r.get("training_seconds")]
     return Numbers(
@@ -104,10 +107,19 @@ def numbers(records: Sequence[Record]) -> Numbers | None:
         _median([r.result["target"]["training_seconds"] for r in aimed if had_the_card_alone(r)]),
         _median(seconds),
         _median(speeds),
-        max(peaks) if peaks else None,
+        least_peak([*records, *tuning]),
         tuple(result["status"] for result in results),
         int(results[0]["test"].get("num_examples") or 0),
     )
+
+
+def least_peak(records: Iterable[Record], phase: str = "step") -> int | None:
+    """The least peak of the runs of a method in one setting: what it needs by itself; None where no device counted.
+
+    A test run holds the best weights so far besides, and a run in an old process what those before it had left.
+    """
+    peaks = [(record.result.get("peak_bytes") or {}).get(phase) for record in records]
+    return min(filter(None, peaks), default=None)
 
 
 def has_metric(record: Record) -> bool:

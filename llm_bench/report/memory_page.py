@@ -11,6 +11,7 @@ from helene.lab.runs.provenance import provenance
 from helene.lab.runs.store import Record
 from llm_bench.cost.memory_row import NOT_TRIED, ROWS
 from llm_bench.protocol.paper_tables import MEMORY
+from llm_bench.report.cell_numbers import least_peak
 from llm_bench.report.compare import CONTROLS
 from llm_bench.report.labels import label
 from llm_bench.report.writing import write_leaf
@@ -186,16 +187,20 @@ def _line(record: Record) -> list[Any]:
 
 
 def _runs_section(records: Sequence[Record]) -> pages.Section:
-    """Highest peaks of the runs of each model and method."""
-    peaks: dict[tuple[str, str, str], list[int | None]] = {}
+    """The peak of each model and method: the least of a task's runs, the most of several tasks."""
+    runs: dict[tuple[str, str, str], dict[tuple[Any, ...], list[Record]]] = {}
     for record in records:
         config = record.config
-        phase = "evaluation" if config["method"] in CONTROLS else "step"
-        found = (record.result.get("peak_bytes") or {}).get(phase)
-        peaks.setdefault((config["model"], config["method"], config["tuning"]), []).append(found)
-    rows = [
-        [model, label(method, tuning), max((p for p in found if p), default=0) / 1e9 or None]
-        for (model, method, tuning), found in sorted(peaks.items())
-    ]
-    note = "Peaks that the training runs of the store recorded: of steps, of evaluation where nothing is trained."
+        of_method = runs.setdefault((config["model"], config["method"], config["tuning"]), {})
+        of_method.setdefault((config["kind"], config["task"], config["batch_size"]), []).append(record)
+    rows = []
+    for (model, method, tuning), tasks in sorted(runs.items()):
+        phase = "evaluation" if method in CONTROLS else "step"
+        peak = max((least_peak(some, phase) or 0 for some in tasks.values()), default=0)
+        rows.append([model, label(method, tuning), peak / 1e9 or None])
+    note = (
+        "Peaks that the training runs of the store recorded: of steps, of evaluation where nothing is trained. Of a "
+        "task's runs the least: test runs hold the best weights too, and long processes what earlier runs had left. Of "
+        "several tasks the most."
+    )
     return pages.Section("Runs", [pages.paragraph(note), pages.table(["model", "method", "peak, GB"], rows)])

@@ -21,8 +21,8 @@ NUMERIC = (1, 4, 5, 6, 7)  # of these columns
 ROWS = "ʳ marks an interval of the test rows' sampling: there is one run, or seeds change nothing."
 CAPTION = (
     "Test metric at the best dev step, mean over seeds, best first. Steps and seconds: medians over seeds, evaluation "
-    "left out; no seconds where runs shared a card, and those of one table may be of several hosts. GiB: the most that "
-    f"steps held on the card. {ROWS}"
+    "left out; no seconds where runs shared a card, and those of one table may be of several hosts. GiB: what steps "
+    f"held on the card, of a cell's runs the least, since test runs hold the best weights too. {ROWS}"
 )
 
 

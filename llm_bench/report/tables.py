@@ -28,7 +28,7 @@ def collect(bench: Bench, cells: Sequence[Cell], records: Sequence[Record]) -> T
     """What the records say of each cell."""
     found = {record.key: record for record in records}
     known = {cell: cell_records(bench, cell, found) for cell in cells if cell.kind in bench.models}
-    return {cell: (what, numbers(what.tests)) for cell, what in known.items()}
+    return {cell: (what, numbers(what.tests, what.tuning)) for cell, what in known.items()}
 
 
 def answer(table: Table) -> str:
@@ -112,7 +112,8 @@ def costs_section(table: Table) -> pages.Section:
     caption = (
         "To the target: the first look at dev that has it, median over seeds; not reached where most runs miss it. "
         "A forward is one pass over one batch, a backward counts as two. Seconds are synchronized, without evaluation. "
-        "GiB is the highest the allocator held during steps (– on a CPU). Option loss and AUC are of the test set. "
+        "GiB is what the allocator held in steps (– on a CPU), of a cell's runs the least, since test runs hold the "
+        "best weights too. Option loss and AUC are of the test set. "
         f"Seconds are those of {_machines(table)}.{_not_captured(table)}"
     )
     body = pages.table(headers, rows, caption=caption, anchors=anchors, numeric=range(3, 12))

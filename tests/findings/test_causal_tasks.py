@@ -20,7 +20,7 @@ PAGE = "docs/findings/tasks.md"
 
 
 def of_method(task: str, method: str) -> Numbers:
-    found = numbers(full_runs(f"all/causal-{task}", method, "test"))
+    found = numbers(*(full_runs(f"all/causal-{task}", method, role) for role in ("test", "tune")))
     assert found is not None
     return found
 

@@ -10,7 +10,7 @@ from helene.lab.runs.store import Record
 from helene.steps.gradient_noise import gain
 from llm_bench.protocol import speed
 from llm_bench.protocol.presets import get_preset
-from llm_bench.report.cell_numbers import numbers
+from llm_bench.report.cell_numbers import least_peak, numbers
 from llm_bench.report.compare import lead
 from tests.findings.committed import LLM, full_runs, milliseconds, table, words
 from tests.findings.groups_rows import (
@@ -50,7 +50,7 @@ def grouped_rows(task: str) -> list[list[str]]:
                     listed(tests, "training_seconds", ".1f") if alone else "",
                     f"{min(ms):.1f} to {max(ms):.1f}" if alone else "",
                     scores(tests),
-                    f"{max(r.result['peak_bytes']['step'] for r in tests) / 1e9:.1f}",
+                    f"{(least_peak([*tests, *full_runs(f'groups/{task}', method, 'tune')]) or 0) / 1e9:.1f}",
                 ]
             )
     return rows

@@ -18,14 +18,14 @@ LIKE_MEZO = ("zo-sgd-mmt", "zo-adam", "helene-backprop")
 HEADS = {"first": "heads/first", "second": "heads/second", "third": "rows/all"}
 
 
-def runs_of(task: str, method: str, head: str = "third") -> list[Record]:
+def runs_of(task: str, method: str, head: str = "third", role: str = "test") -> list[Record]:
     path = LLM / HEADS[head] / f"masked-{task}.jsonl"
     runs = read_jsonl(path) if path.is_file() else []
-    return [r for r in runs if (r.config["method"], r.config["role"]) == (method, "test")]
+    return [r for r in runs if (r.config["method"], r.config["role"]) == (method, role)]
 
 
 def of(task: str, method: str, head: str = "third") -> Numbers:
-    found = numbers(runs_of(task, method, head))
+    found = numbers(*(runs_of(task, method, head, role) for role in ("test", "tune")))
     assert found is not None
     return found
 

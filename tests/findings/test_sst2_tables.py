@@ -23,7 +23,7 @@ def runs(method: str, role: str, preset: str = "all") -> list[Record]:
 
 
 def numbers_of(method: str) -> Numbers:
-    found = numbers(runs(method, "test"))
+    found = numbers(runs(method, "test"), runs(method, "tune"))
     assert found is not None
     return found
 

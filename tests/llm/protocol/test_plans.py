@@ -160,6 +160,15 @@ def test_numbers_are_means_with_students_interval_and_medians_with_misses():
     assert found.speed == 3000
 
 
+def test_the_bytes_of_a_cell_are_those_of_the_run_that_held_least():
+    """Test runs hold the best weights so far too."""
+    tests = [judged(seed, 0.8) for seed in range(2)]
+    tuning = Record.of("x", tests[0].config, {**tests[0].result, "peak_bytes": {"step": 7 * 10**8}})
+    uncounted = Record.of("x", tests[0].config, {**tests[0].result, "peak_bytes": None})
+    assert numbers(tests, [tuning, uncounted]).bytes == 7 * 10**8
+    assert numbers([uncounted]).bytes is None
+
+
 def test_estimates_take_measured_speed_where_there_is_one():
     shape = ModelSize(parameters=10**9, embedding=10**8, vocabulary=50_000, hidden=2048)
     runs = plan.tuning_runs(SMALL, MEZO, "m", "cuda")
