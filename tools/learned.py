@@ -16,7 +16,7 @@ from helene.inputs.files import write_text
 from helene.lab.runs.records import read_once
 from llm_bench.protocol.plan import Cell, test_seeds
 from llm_bench.protocol.presets import SECOND_MODEL, get_preset
-from llm_bench.report.cell_numbers import OF_A_MEAN, OF_A_TABLE, Numbers, check_alike, has_metric
+from llm_bench.report.cell_numbers import OF_A_TABLE, Numbers, check_alike, check_seeds, has_metric
 from llm_bench.report.compare import CONTROLS, TASKS, Duel, decidable, duels
 from llm_bench.report.page_tables import markdown_table, put_between_marks
 from llm_bench.runs.config import UNTRAINED, RunConfig
@@ -92,7 +92,8 @@ def rows() -> list[Row]:
     """Of every file with an untrained model's result, causal models first.
 
     Raises:
-        ValueError: If a file holds test runs of two models or precisions, or of one method with two step sizes.
+        ValueError: If a file holds test runs of two models or precisions, or of one method with two step sizes, or one
+            seed twice.
     """
     found = []
     for path in sorted(ROWS.glob("*/*.jsonl"), key=lambda path: (path.stem, path.parent.name)):
@@ -100,7 +101,7 @@ def rows() -> list[Row]:
         file = path.relative_to(ROWS).as_posix()
         check_alike(runs, OF_A_TABLE, file)
         for method in {run.config["method"] for run in runs}:
-            check_alike((run for run in runs if run.config["method"] == method), OF_A_MEAN, f"{method} in {file}")
+            check_seeds((run for run in runs if run.config["method"] == method), f"{method} in {file}")
         tests = [(run.config, run.result["test"]) for run in runs]
         results: dict[str, list[float]] = {}
         aucs: dict[str, list[float]] = {}

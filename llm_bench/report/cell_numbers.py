@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,10 +79,10 @@ def numbers(records: Sequence[Record], tuning: Sequence[Record] = ()) -> Numbers
         tuning: The cell's tuning runs, for bytes alone.
 
     Raises:
-        ValueError: If they are not runs of one model, precision, length and step size.
+        ValueError: If they are not runs of one model, precision, length and step size, one a seed.
     """
     tested = [record for record in records if has_metric(record)]
-    check_alike(tested, OF_A_MEAN)
+    check_seeds(tested)
     results, alone = ([r.result for r in found] for found in (tested, filter(had_the_card_alone, tested)))
     if not results:
         return None
@@ -137,12 +138,31 @@ def check_alike(records: Iterable[Record], names: Sequence[str], where: str = ""
     for name in names:
         found = sorted({str(record.config.get(name)) for record in known})
         if len(found) > 1:
-            config = known[0].config
-            place = where or f"{config.get('method')} on {config.get('task')} ({config.get('kind')})"
             raise ValueError(
-                f"{place} has runs of {len(found)} values of {name}, {found[0]} and {found[1]}, which no mean or "
-                "table may mix; keep each in a file of its own"
+                f"{where or _named(known[0])} has runs of {len(found)} values of {name}, {found[0]} and {found[1]}, "
+                "which no mean or table may mix; keep each in a file of its own"
             )
+
+
+def check_seeds(records: Iterable[Record], where: str = "") -> None:
+    """Refuse runs that are not those of one mean, such as two of one seed on different devices.
+
+    Raises:
+        ValueError: If they differ in a setting of `OF_A_MEAN`, or a seed occurs twice.
+    """
+    known = list(records)
+    check_alike(known, OF_A_MEAN, where)
+    seeds = Counter((record.config.get("seed"), record.config.get("data_seed")) for record in known)
+    for (seed, data_seed), count in seeds.items():
+        if count > 1:
+            raise ValueError(
+                f"{where or _named(known[0])} has {count} runs of seed {seed} (of the data {data_seed}), each of which "
+                "would count as a seed of its own; keep each in a file of its own"
+            )
+
+
+def _named(record: Record) -> str:
+    return "{method} on {task} ({kind})".format_map({"method": "", "task": "", "kind": "", **record.config})
 
 
 def interval(values: Sequence[float]) -> tuple[float | None, float | None]:

@@ -135,3 +135,12 @@ def test_peaks_and_seconds_that_are_not_known_are_left_out():
     record.result.update(peak_bytes=None, training_seconds=None)
     found = numbers([record])
     assert (found.bytes, found.training_seconds, found.speed) == (None, None, None)
+
+
+def test_a_seed_counts_once_in_a_mean():
+    """Two runs of a seed, such as on two devices, would narrow the interval."""
+    other = judged(1, 0.7)
+    other = Record.of(other.experiment, {**other.config, "device": "cuda"}, other.result)
+    assert numbers([judged(0, 0.8), judged(1, 0.7)]).values == (80.0, 70.0)
+    with pytest.raises(ValueError, match=r"mezo on sst2 .causal. has 2 runs of seed 1 .of the data 0., each of which"):
+        numbers([judged(0, 0.8), judged(1, 0.7), other])
