@@ -18,8 +18,9 @@ def cells_section(table: Table) -> pages.Section:
     """The cells that have runs, those under way too."""
     body: list[Markup | str] = [
         pages.paragraph(
-            "Step sizes were chosen on dev with a seed of their own. Every method had the same number of them, and a "
-            "few more where the best one lay at an end. Test rows were looked at once, by the runs below."
+            "Step sizes were chosen on dev with a seed of their own. The preset gives every method the same number of "
+            "them, and some more where the best one lies at an end; a cell under way has fewer. Test rows were looked "
+            "at once, by the runs below."
         )
     ]
     for cell, (what, _) in table.items():

@@ -172,7 +172,7 @@ def profile(table: Table, cost: str = "forwards") -> tuple[Drawing, list[str]] |
         shares = [sum(r <= f * (1 + 1e-9) for r in ratios) / len(ratios) for f in factors]
         lines.append(Line(name, factors, shares, style="steps", colour=colours[name]))
     drawing = line_figure(
-        lines, xlabel=f"{cost} to the target, over the best method's", ylabel="share of workloads", xlog=True
+        lines, xlabel=f"{cost} to the target, over the best method's", ylabel="share of task and seed pairs", xlog=True
     )
     return drawing, [name for name in costs if name not in whole]
 
@@ -266,8 +266,12 @@ def _not_drawn(table: Table) -> list[Any]:
     if lost:
         out.append(pages.paragraph(f"Ended before a second look at dev, so not in the curves: {'; '.join(lost)}."))
     if some:
-        out.append(pages.paragraph(f"Not drawn, for no test run looked at dev twice: {'; '.join(some)}."))
+        out.append(
+            pages.paragraph(f"Without a curve, since no test run there has two looks at dev: {'; '.join(some)}.")
+        )
     if nowhere:
         where = "" if tasks == 1 else " on any task"
-        out.append(pages.paragraph(f"Not drawn, for no test run{where} looked at dev twice: {'; '.join(nowhere)}."))
+        out.append(
+            pages.paragraph(f"Without a curve, since no test run{where} has two looks at dev: {'; '.join(nowhere)}.")
+        )
     return out

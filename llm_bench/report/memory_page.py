@@ -60,6 +60,7 @@ def _answer(records: Sequence[Record]) -> str:
         return f"No peak has been measured, {len(records)} are predicted: only a CUDA device's allocator keeps count."
     worst, record = max(measured, key=lambda item: item[0])
     full = sum(r.result["status"] == "out_of_memory" for r in records)
+    untried = sum(_untried(r) for r in records)
     broken = sum(r.result["status"] == "error" for r in records)
     within = sum(off <= LIMIT for off, _ in measured)
     where = ", ".join(record.config[name] for name in ("name", "model", "batch"))
@@ -67,7 +68,8 @@ def _answer(records: Sequence[Record]) -> str:
     return (
         f"{_both(records)}Of {len(measured)} peaks measured on {devices}, {within} are within "
         f"{LIMIT:.0%} of their prediction. The furthest is {worst:.1%} off ({where}). "
-        f"{full or 'None'} of the rows {'does' if full == 1 else 'do'} not fit the card."
+        f"{full or 'None'} of the rows {'does' if full == 1 else 'do'} not fit the card"
+        + (f", {untried} of them by prediction, untried." if untried else ".")
         + (f" {broken} ended with an error." if broken else "")
     )
 
@@ -165,14 +167,17 @@ def _row_order(name: str) -> int:
     return names.index(name) if name in names else len(names)
 
 
+def _untried(record: Record) -> bool:
+    return str(record.result.get("message", "")).startswith(NOT_TRIED)
+
+
 def _line(record: Record) -> list[Any]:
     config, result = record.config, record.result
     predicted, off = result["predicted_bytes"], _off(record)
     peak, reserved = result["peak_bytes"], result.get("reserved_bytes")
     shown: Any = peak / 1e9 if peak else None
     if result["status"] in ("out_of_memory", "error"):
-        untried = str(result.get("message", "")).startswith(NOT_TRIED)
-        shown = pages.badge(result["status"], NOT_TRIED if untried else "")
+        shown = pages.badge(result["status"], NOT_TRIED if _untried(record) else "")
     printed = PRINTED.get(config["model"], {}).get(config["printed"])
     parts = [predicted[name] / 1e9 or None for name in _PARTS]
     return [

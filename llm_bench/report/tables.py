@@ -59,8 +59,9 @@ def table_section(bench: Bench, table: Table, paper: PaperTable) -> pages.Sectio
     used = ", ".join(f"{kind}: {bench.models[kind]}" for kind in sorted({kind for kind, _ in columns}))
     caption = (
         f"{paper.title}. Percent; test metric at the best dev step, mean and 95 % interval over seeds, which leaves "
-        f"out the sampling of test rows. The paper's numbers are of {paper.model}, the measured ones of {used}: unless "
-        "these are the same, read down a column, not across."
+        f"out the sampling of test rows. The paper's numbers are of {paper.model}, the measured ones of {used}: "
+        "where these differ, compare the methods of one column, not the two columns. Not run: no run of the cell is "
+        "there. Not tested yet: step sizes were tried, and the test runs are to come."
     )
     fold = pages.details(
         "Every row of the paper's table, its numbers beside ours", [pages.table(headers, rows, caption=caption)]
@@ -110,8 +111,9 @@ def costs_section(table: Table) -> pages.Section:
         "runs ended",
     ]
     caption = (
-        "To the target: the first look at dev that has it, median over seeds; not reached where most runs miss it. "
-        "A forward is one pass over one batch, a backward counts as two. Seconds are synchronized, without evaluation. "
+        "To the target: the first look at dev that has it, median over seeds; not reached, or ∞ seconds, where most "
+        "runs miss it. No seconds where all runs shared a card. A forward is one pass over one batch, a backward counts "
+        "as two. Seconds are synchronized, without evaluation. "
         "GiB is what the allocator held in steps (– on a CPU), of a cell's runs the least, since test runs hold the "
         "best weights too. Option loss and AUC are of the test set. "
         f"Seconds are those of {_machines(table)}.{_not_captured(table)}"

@@ -56,7 +56,7 @@ def test_a_cell_under_way_shows_what_was_tried_and_that_no_test_run_is_there():
     hopeless = {MEZO: (CellRecords(choose(grid), (), 3, 0, tuning=grid), None)}
     assert ">no step size ended well</a>" in shown(tables.table_section(BENCH, hopeless, TABLES["2"]))
     of_another = table_of(judged(0, 0.8, task="copa"))
-    assert "Not drawn, for no test run looked at dev twice: MeZO on sst2 (causal)." in shown(
+    assert "Without a curve, since no test run there has two looks at dev: MeZO on sst2 (causal)." in shown(
         figures.section(table | of_another)
     )
 
