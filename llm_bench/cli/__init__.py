@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from helene.lab.commands import Help, add_command
-from llm_bench.cli import actions as do
+from llm_bench.cli import draw, make
 
 KINDS = ("causal", "masked")
 _HERE = "--model gemma=DIR --data DIR --store runs.sqlite"
@@ -43,7 +43,7 @@ def add_commands(subparsers: Any) -> None:
     run.add_argument("--config", type=Path, help="a TOML file of settings")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, over the file's")
     _where(run, store=False)
-    run.set_defaults(func=do.run)
+    run.set_defaults(func=make.run)
 
     sweep = add_command(
         actions,
@@ -53,7 +53,7 @@ def add_commands(subparsers: Any) -> None:
         example=f"helene llm sweep --preset small {_HERE} --device cuda --engine --minutes 9",
     )
     _plan(sweep)
-    sweep.set_defaults(func=do.sweep)
+    sweep.set_defaults(func=make.sweep)
 
     table = add_command(
         actions,
@@ -69,7 +69,7 @@ def add_commands(subparsers: Any) -> None:
     table.add_argument("--shapes", help="memory: models with random weights, separated by commas (default: OPT's)")
     table.add_argument("--batches", help="memory: such as 16x64,1x400, rows and tokens a row")
     _page(table)
-    table.set_defaults(func=do.table)
+    table.set_defaults(func=draw.table)
 
     figure = add_command(
         actions,
@@ -83,7 +83,7 @@ def add_commands(subparsers: Any) -> None:
     figure.add_argument("which", choices=kinds, help="which comparison")
     _plan(figure, models=False)
     _page(figure)
-    figure.set_defaults(func=do.figure)
+    figure.set_defaults(func=draw.figure)
 
     tune = add_command(
         actions,
@@ -99,7 +99,7 @@ def add_commands(subparsers: Any) -> None:
     tune.add_argument("--tuning", default="full", help="full, lora or prefix")
     tune.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another setting of the runs")
     _where(tune, store=True)
-    tune.set_defaults(func=do.tune)
+    tune.set_defaults(func=make.tune)
 
     estimate = add_command(
         actions,
@@ -110,7 +110,7 @@ def add_commands(subparsers: Any) -> None:
         example=f"helene llm estimate --preset small {_HERE}",
     )
     _plan(estimate)
-    estimate.set_defaults(func=do.estimate)
+    estimate.set_defaults(func=make.estimate)
 
     data = actions.add_parser("data", help="the data folder", description="The data folder.", formatter_class=Help)
     fetch = add_command(
@@ -122,7 +122,7 @@ def add_commands(subparsers: Any) -> None:
     )
     fetch.add_argument("tasks", nargs="*", help="default: all")
     fetch.add_argument("--data", type=Path, required=True, help="the data folder; made when missing")
-    fetch.set_defaults(func=do.fetch)
+    fetch.set_defaults(func=make.fetch)
 
     profile = add_command(
         actions,
@@ -138,7 +138,7 @@ def add_commands(subparsers: Any) -> None:
     profile.add_argument("--steps", type=_count, default=20, help="steps to look at, after some to warm up")
     profile.add_argument("--json", type=Path, help="a file to write all numbers to")
     _where(profile, store=False, models=False)
-    profile.set_defaults(func=do.profile)
+    profile.set_defaults(func=draw.profile)
 
     measure = actions.add_parser(
         "measure",
@@ -147,7 +147,7 @@ def add_commands(subparsers: Any) -> None:
         formatter_class=Help,
     )
     _measure(measure.add_subparsers(dest="what", metavar="WHAT", required=True))
-    measure.set_defaults(func=do.measure)
+    measure.set_defaults(func=draw.measure)
 
     pages = add_command(
         actions,
@@ -156,7 +156,7 @@ def add_commands(subparsers: Any) -> None:
         example="helene llm pages --out reports",
     )
     pages.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports")
-    pages.set_defaults(func=do.pages)
+    pages.set_defaults(func=draw.pages)
 
     sensitivity = add_command(
         actions,
@@ -167,7 +167,7 @@ def add_commands(subparsers: Any) -> None:
     sensitivity.add_argument("records", type=Path, nargs="+", help="exported records")
     marks = "put the table between the page's marks; made when missing"
     sensitivity.add_argument("--write", type=Path, metavar="PAGE", help=marks)
-    sensitivity.set_defaults(func=do.sensitivity)
+    sensitivity.set_defaults(func=draw.sensitivity)
 
     demo = add_command(
         actions,
@@ -178,7 +178,7 @@ def add_commands(subparsers: Any) -> None:
     )
     demo.add_argument("--out", type=Path, default=Path("reports"), help="folder of the reports")
     demo.add_argument("--jobs", type=_count, default=2, help="worker processes")
-    demo.set_defaults(func=do.demo)
+    demo.set_defaults(func=draw.demo)
 
 
 def _measure(kinds: Any) -> None:

@@ -112,8 +112,8 @@ def costs_section(table: Table) -> pages.Section:
     ]
     caption = (
         "To the target: the first look at dev that has it, median over seeds; not reached, or ∞ seconds, where most "
-        "runs miss it. No seconds where all runs shared a card. A forward is one pass over one batch, a backward counts "
-        "as two. Seconds are synchronized, without evaluation. "
+        "runs miss it. No seconds where all runs shared a card. A forward is one pass over one batch, a backward "
+        "counts as two. Seconds are synchronized, without evaluation. "
         "GiB is what the allocator held in steps (– on a CPU), of a cell's runs the least, since test runs hold the "
         "best weights too. Option loss and AUC are of the test set. "
         f"Seconds are those of {_machines(table)}.{_not_captured(table)}"

@@ -8,7 +8,7 @@ import pytest
 from handmade import MEZO, SMALL, judged, shown, table_of, tuned
 
 from helene.lab.runs.store import Record
-from llm_bench.cli import actions
+from llm_bench.cli import make
 from llm_bench.protocol.execute import Bench, CellRecords
 from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.plan import choose
@@ -123,9 +123,9 @@ def test_cells_that_cannot_be_run_say_so_and_failed_runs_say_why():
 
 def test_a_sweep_whose_runs_all_failed_exits_with_1_and_says_why(capsys):
     error = Record.of("x", judged(0, 0.6).config, {"status": "error", "message": "OSError: no weights"})
-    assert actions._all_failed([error, error]) == 1
+    assert make.all_failed([error, error]) == 1
     assert "all 2 runs failed: OSError: no weights" in capsys.readouterr().err
-    assert actions._all_failed([error, judged(0, 0.6)]) == actions._all_failed([]) == 0
+    assert make.all_failed([error, judged(0, 0.6)]) == make.all_failed([]) == 0
 
 
 def test_main_pages_are_the_same_whatever_was_drawn_last(tmp_path):
