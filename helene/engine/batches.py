@@ -20,7 +20,8 @@ def check_loss(loss: Any) -> None:
     """Raise ValueError unless a loss can be called with a model and a batch, where its signature is known."""
     try:
         with suppress(ValueError):  # written in C, most probably
-            inspect.signature(loss).bind(None, None)
+            called = loss.forward if isinstance(loss, nn.Module) else loss
+            inspect.signature(called, follow_wrapped=False).bind(None, None)
     except TypeError as err:
         raise ValueError(
             f"the engine calls loss(model, batch), and {loss!r} does not take these two: {err}; give a function such "

@@ -130,6 +130,7 @@ class Engine:
 
     @loss.setter
     def loss(self, loss: Loss) -> None:
+        batches.check_loss(loss)
         self._loss = self._shared.loss = self._gradients.loss = loss
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helene.evaluation.losses import one_number
+from helene.evaluation.losses import as_loss, one_number
 
 
 def microbatches(
@@ -39,8 +39,8 @@ def microbatches(
         raise ValueError(f"the batches' sizes add up to {total}; they must be positive")
 
     def closure() -> Tensor:
-        terms = [loss(part) * (weight / total) for part, weight in zip(parts, weights, strict=True) if weight]
-        return torch.stack([one_number(term, "the loss of a part") for term in terms]).sum()
+        terms = [_number(loss(part)) * (weight / total) for part, weight in zip(parts, weights, strict=True) if weight]
+        return torch.stack(terms).sum()
 
     return closure
 
@@ -53,3 +53,8 @@ def _first_axis(batch: Any) -> int:
         if isinstance(value, Tensor) and value.dim():
             return value.shape[0]
     raise ValueError(f"no tensor tells the size of a {type(batch).__name__}; pass size=")
+
+
+def _number(loss: Any) -> Tensor:
+    """The loss of a part as a 0-dim tensor, its graph kept."""
+    return one_number(loss, "the loss of a part") if isinstance(loss, Tensor) else as_loss(loss)

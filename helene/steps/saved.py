@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from helene import noise
-from helene.evaluation.directions import Target, chunks
+from helene.evaluation.directions import Target
 from helene.inputs import numeric
 from helene.rules import HeleneRule, storage
 from helene.rules.storage import Storage
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from helene.steps.layered import Layered
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_CHUNK = 1 << 20  # elements that are summed at once: 25 MB of temporaries
 
 
 def describe(method: str, state: Sequence[str], targets: Sequence[Target]) -> dict[str, Any]:
@@ -55,16 +56,16 @@ def fingerprint(tensor: Tensor) -> Tensor:
     bits = tensor.detach().reshape(-1).view(_INTEGERS[tensor.element_size()])
     plain = torch.zeros((), dtype=torch.int64, device=tensor.device)
     weighted = torch.zeros_like(plain)
-    for start, end in chunks(bits.numel(), tensor.device):
-        part = bits[start:end].to(torch.int64)
+    for start in range(0, bits.numel(), _CHUNK):
+        part = bits[start : start + _CHUNK].to(torch.int64)
         plain += part.sum()
-        weighted += (part * (torch.arange(start, end, device=tensor.device) + 1)).sum()
+        weighted += (part * (torch.arange(part.numel(), device=tensor.device) + start + 1)).sum()
     return torch.stack([plain, weighted])
 
 
-def fingerprints(targets: Sequence[Target]) -> list[int]:
-    """A number for each parameter's weights, the same on every device."""
-    return [int(fingerprint(target.tensor)[1]) for target in targets]
+def fingerprints(targets: Sequence[Target]) -> list[list[int]]:
+    """Two numbers for each parameter's weights, the same on every device."""
+    return [fingerprint(target.tensor).tolist() for target in targets]
 
 
 def check(optimizer: Layered, state_dict: Mapping[str, Any]) -> None:

@@ -180,8 +180,8 @@ class Trajectory:
         differ = [target.name for target, mine, recorded in found if mine != recorded]
         if differ:
             raise ValueError(
-                f"{len(differ)} of {len(optimizer.targets)} parameters do not have the weights that the recording "
-                f"started from, the first is {differ[0]}; load those into the model before replay"
+                f"{differ[0]} does not have the weights that the recording started from ({len(differ)} of "
+                f"{len(optimizer.targets)} parameters do not); load those into the model before replay"
             )
 
     def _set(self, optimizer: Base, number: int) -> None:
@@ -256,8 +256,9 @@ class Trajectory:
         _expect(bool(np.isfinite(flat).all()), "a scalar that is not finite")
         _expect(type(first) is int and 1 <= first < (1 << 32) - len(counts), f"{first!r} as its first step")
         _expect(isinstance(header["device"], str) and isinstance(header["identity"]["parameters"], list), "no identity")
-        weights = header.get("weights", [0] * len(header["identity"]["parameters"]))
+        weights = header.get("weights", [[0, 0]] * len(header["identity"]["parameters"]))
         _expect(len(weights) == len(header["identity"]["parameters"]), f"{len(weights)} weights' fingerprints")
+        _expect(all(isinstance(one, list) and len(one) == 2 for one in weights), "a fingerprint that is no pair")
         for layer in layers:
             for name, value in layer.items():
                 _expect(isinstance(value, _PLAIN) or name == "floor", f"{value!r} as {name} of a layer")

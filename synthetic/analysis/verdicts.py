@@ -1,10 +1,10 @@
-r"""Controls and verdicts, by rules that were fixed before the runs. Never imports torch.
+r"""Controls and verdicts, by rules that were fixed before the runs, two excepted. Never imports torch.
 
 *Controls.* Theory predicts alpha and beta of both controls on the very cells that were measured. A control passes if
 both differ from the prediction by at most 0.05 plus half the 95 % interval; if one of them fails, the instrument is
 broken and nothing else is concluded from that family and start. Cells whose median by theory itself may be a
 miss or far beyond the best (their range of 95 % has no end) determine no exponent: they are left out of both
-sides, whatever was measured there (this rule alone was added after the runs).
+sides, whatever was measured there (this was added after the runs).
 
 *Verdicts.* beta is read on a scale on which the positive control's predicted beta is 0 and the negative one's is 1. An
 interval below 1/4 means that steps follow max_i d_i (nothing, if alpha too is below 1/4), one above 3/4 that they

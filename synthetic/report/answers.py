@@ -13,21 +13,20 @@ from dataclasses import dataclass
 from helene.lab.report.pages import two_places
 from synthetic.analysis.explain import Explained, outcome_of
 from synthetic.analysis.results import FAMILIES, TITLES
-from synthetic.analysis.verdicts import FAR, Analysed, Control
+from synthetic.analysis.verdicts import Analysed, Control
 from synthetic.report.words import STARTS
 
 _SAYS = {
     "max_d": "follows max_i d_i, not d",
-    "root": "grows about as the square root of max_i d_i, not with d",
-    "slow": "grows more slowly than max_i d_i and not with d",
+    "slow": "grows with max_i d_i, though more slowly than it, and not with d",
     "neither": "depends neither on max_i d_i nor on d",
     "d": "follows d, not max_i d_i",
     "not_max_d": "does not change with max_i d_i at fixed d",
     "between": "grows with d at fixed max_i d_i, though more slowly than MeZO's",
 }
-_WITHOUT_D = ("max_d", "root", "slow", "neither")
+_WITHOUT_D = ("max_d", "slow", "neither")
 _FEW = 4
-_ROOT = (0.4, 0.6)  # exponents told as a square root
+_FOLLOWS = 0.75  # the least exponent that is told as following
 _QUADRATIC, _DATA = ("quadratic", "coupled", "gram"), "regression"
 
 
@@ -75,11 +74,11 @@ def answer(analysed: Sequence[Analysed], method: str = "helene", title: str = "H
 
 
 def _told(a: Analysed) -> str:
-    """The key of `_SAYS`: steps that grow with max_i d_i but with an exponent far below 1 are not said to follow it."""
+    """The key of `_SAYS`. Steps do not follow max_i d_i where the interval of its exponent ends below 0.75."""
     alpha = a.main.exponent("max_d")
-    if a.follows != "max_d" or alpha is None or alpha[0] >= FAR:
+    if a.follows != "max_d" or alpha is None or alpha[2] >= _FOLLOWS:
         return a.follows
-    return "root" if _ROOT[0] <= alpha[0] <= _ROOT[1] else "slow"
+    return "slow"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
@@ -155,6 +156,7 @@ def test_what_the_engine_cannot_do_is_done_by_the_optimizer_or_refused() -> None
         (lambda batch: 0.0, "too many positional arguments"),
         (lambda model, batch, rows: 0.0, "missing a required argument: 'rows'"),
         (3, "3 does not take these two: 3 is not a callable object"),
+        (torch.nn.Identity(), "too many positional arguments"),
     ],
 )
 def test_a_loss_that_takes_no_model_and_batch_is_refused(bad: Any, said: str) -> None:
@@ -163,6 +165,21 @@ def test_a_loss_that_takes_no_model_and_batch_is_refused(bad: Any, said: str) ->
     for engine, method in ((Engine, MeZO), (SpreadEngine, FZOO)):
         with pytest.raises(ValueError, match=rf"calls loss\(model, batch\), and .*{said}.*; give a function"):
             engine(model, method(model.named_parameters()), bad)
+    made = Engine(model, MeZO(model.named_parameters()), loss, capture="repeat")
+    with pytest.raises(ValueError, match=r"calls loss\(model, batch\)"):
+        made.loss = bad
+
+
+def test_a_wrapped_loss_is_looked_at_from_outside() -> None:
+    def scaled(model: Any, batch: Any, scale: float) -> torch.Tensor:
+        return loss(model, batch) * scale
+
+    @functools.wraps(scaled)
+    def wrapped(model: Any, batch: Any) -> torch.Tensor:
+        return scaled(model, batch, 2.0)
+
+    model = TiedModel()
+    Engine(model, MeZO(model.named_parameters()), wrapped, capture="repeat").step(batch_of(0))
 
 
 @pytest.mark.parametrize("cls", ["mezo", torch.optim.AdamW])

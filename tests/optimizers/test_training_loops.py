@@ -51,6 +51,10 @@ def test_sizes_of_micro_batches():
     closure = helene.microbatches(lambda _: torch.tensor(next(values)), batches)
     assert closure().item() == pytest.approx((2 * 1 + 1 * 4 + 5 * 2) / 8)
     tokens = helene.microbatches(lambda b: torch.tensor(float(b)), [1, 3], size=lambda b: 10.0 * b)
+    numbers = helene.microbatches(float, [1, 3], size=lambda b: 10.0 * b)
+    assert numbers() == tokens()
+    with pytest.raises(ValueError, match="returned None"):
+        helene.microbatches(lambda b: None, [1], size=float)()
     assert tokens().item() == pytest.approx((10 * 1 + 30 * 3) / 40)
     empty = helene.microbatches(lambda b: torch.tensor(b / b if b else math.nan), [0.0, 2.0], size=float)
     assert empty().item() == 1, "a part that the loss is no mean over anything of, such as one without label tokens"

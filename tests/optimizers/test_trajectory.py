@@ -172,13 +172,29 @@ def test_a_replay_onto_other_weights_says_so(tmp_path):
     assert all(map(torch.equal, target.model.parameters(), start.parameters()))
     other = lora(torch.bfloat16)
     bits = other.bits()
-    with pytest.raises(ValueError, match=r"1 of 4 parameters do not have .*first is 0\.lora_a; load those"):
+    with pytest.raises(ValueError, match=r"0\.lora_a does not have .*1 of 4 parameters.*; load those"):
         loaded.replay(helene.MeZO(other.model.named_parameters()))
     assert all(map(torch.equal, bits, other.bits()))
     del loaded.header["weights"]
     loaded.save(tmp_path / "older.npz")
     Trajectory.load(tmp_path / "older.npz").replay(helene.MeZO(other.model.named_parameters()))
     assert not all(map(torch.equal, bits, other.bits()))
+
+
+@pytest.mark.parametrize(("place", "value"), [(1, -2.0), (4095, 2.0)])
+def test_a_fingerprint_tells_the_highest_bits_apart(place, value):
+    """Those of float64 vanish, modulo 2^64, in a sum whose weight is a high power of two."""
+    weights = torch.ones(4096, dtype=torch.float64)
+    start, other = torch.nn.Parameter(weights.clone()), torch.nn.Parameter(weights.clone())
+    with torch.no_grad():
+        start[1] = 2.0
+        other[1] = 2.0
+        other[place] = value
+    optimizer = helene.MeZO([("w", start)], 0.01)
+    trajectory = Trajectory.record(optimizer)
+    optimizer.step(start.sum)
+    with pytest.raises(ValueError, match="w does not have the weights"):
+        trajectory.replay(helene.MeZO([("w", other)], 0.01))
 
 
 def test_a_file_that_is_there_survives_a_full_disk(tmp_path, monkeypatch):
@@ -301,6 +317,7 @@ LAYER = {"lr": 0.01, "weight_decay": 0.0, "seed": 0, "rounding": "nearest", "sta
         ({"identity": 3}, "damaged"),
         ({"weights": [1, 2, 3, 4, 5]}, "5 weights' fingerprints"),
         ({"weights": 3}, "damaged"),
+        ({"weights": ["a", "b"]}, "no pair"),
         ({"format": 7}, "of format 1"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The colour of a method, the same in every figure of the project: its place in the palette."""
+"""The colour of a method, as its place in the palette: one for each method below, in every figure of the project."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ PLACES = {
     **_EVERYWHERE,
     "zo-sgd-mmt": 2,
     "heavy_ball": 2,  # zo-sgd-mmt, as `synthetic` names it
+    "zo-adam": 5,
+    "helene-corrected": 3,
+    "helene-backprop": 4,
+    "ft-adam": 7,
+    "fzoo": 7,
+    "mezo-grouped": 4,
+    "mezo-grouped-4": 3,
+    "mezo-grouped-16": 6,
     "per_layer": 3,
     "gradient_descent": 7,
     "theorem": 6,

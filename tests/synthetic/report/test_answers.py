@@ -294,7 +294,7 @@ def test_an_interval_wider_than_the_controls_are_apart_tells_nothing():
 
 
 def test_an_exponent_far_below_one_is_not_called_following():
-    """A square root of max d_i is told as such, with the R that gives it; no growth at the other R."""
+    """It is told where, with the R that gives it; no growth at the other R."""
     laws = {**CONTROL_LAWS, "theorem": lambda n, w: 40.0 * w**0.5}
     quadratics = tuple(c for c in STANDARD.cells if c.family == "quadratic")
     records = made_up(Design("two", "two", quadratics), laws, scatter=0.0)
@@ -305,7 +305,10 @@ def test_an_exponent_far_below_one_is_not_called_following():
     rows = analyse(collect(Design("two", "two", quadratics), records))
     said = answer([a for a in rows if a.series.start == "coordinate"], "theorem", "The theorem's update")
     assert "depends neither on max_i d_i nor on d, on quadratics (fixed distance per coordinate, R = distance)" in said
-    assert "square root of max_i d_i, not with d, on quadratics (fixed distance per coordinate, R = 1)" in said
+    told = (
+        "grows with max_i d_i, though more slowly than it, and not with d, on quadratics (fixed distance per coordinate"
+    )
+    assert f"{told}, R = 1)" in said
     assert "follows" not in said
 
 
