@@ -9,7 +9,7 @@ UNTRAINED_LABELS = {
     "zero-shot": "Zero-shot (the untrained model)",
     "icl": "ICL, 32 demonstrations",
     "linear-probe": "Linear probing",
-    "bias-only": "Bias only (control: one bias a class)",
+    "bias-only": "One bias a class (control)",
 }
 STATUS_LABELS = {"out_of_budget": "all steps made"}  # of a run without the target it is no failure
 TUNING_LABELS = {"full": "", "lora": " (LoRA)", "prefix": " (prefix)"}

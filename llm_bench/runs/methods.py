@@ -41,18 +41,21 @@ def _helene(name: str, label: str, lr_ratio: float = 0.1, **fixed: Any) -> Metho
     return Method(name, label, "Helene", fixed, needs, lr_ratio)
 
 
+_LABELS = {"mezo-grouped": "Grouped MeZO, 1 group"}  # beside methods of the same class
+
+
 def _of(entry: Entry) -> Method:
-    return Method(entry.name, entry.label, entry.cls, entry.fixed, entry.needs, entry.lr_ratio)
+    return Method(entry.name, _LABELS.get(entry.name, entry.label), entry.cls, entry.fixed, entry.needs, entry.lr_ratio)
 
 
 _ALL = (
     *(_of(entry) for entry in ENTRIES),
     # HELENE's parts, one left out or changed at a time, and what a gain must not be explained by.
-    _helene("helene-no-curvature", "HELENE, h = 0 (floor alone)", curvature="none"),
+    _helene("helene-no-curvature", "HELENE without h", curvature="none"),
     _helene("helene-no-anneal", "HELENE without anneal", anneal_horizon=math.inf),
     _helene("helene-no-momentum", "HELENE without momentum", beta1=0.0, lr_ratio=1.0),
     _helene("helene-corrected", "HELENE, h bias-corrected", bias_correction=True),
-    _helene("helene-own-batch", "HELENE, h from a pair of its own", curvature="spsa_own_batch"),
+    _helene("helene-own-batch", "HELENE, h from minibatches of its own", curvature="spsa_own_batch"),
     _helene("helene-backprop", "HELENE, h by backward (Algorithm 2)", curvature="backprop"),
     _helene("helene-floor-0.9", "HELENE, floor 0.9", floor=0.9),
     _helene("helene-floor-2", "HELENE, floor 2", floor=2.0),

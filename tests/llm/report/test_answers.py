@@ -49,7 +49,7 @@ def test_a_comparison_answers_its_own_question():
     better = [judged(0, 0.80, method="helene-no-curvature"), judged(1, 0.84, method="helene-no-curvature")]
     unsure = [judged(0, 0.40, method="helene-no-anneal"), judged(1, 0.64, method="helene-no-anneal")]
     one = changes.answer(table_of(*helene, *mezo, *better, *unsure), "ablation")
-    said = "On SST-2 (causal) 1 of 2 changed parts raises HELENE's 51.0 % beyond noise: h = 0 (floor alone) 82.0 %."
+    said = "On SST-2 (causal) 1 of 2 changed parts raises HELENE's 51.0 % beyond noise: HELENE without h 82.0 %."
     assert one == f"{said} MeZO reaches 82.0 %."
     none = changes.answer(table_of(*helene, *unsure), "ablation")
     assert none.startswith("On SST-2 (causal) none of 1 changed parts raises HELENE's 51.0 % beyond noise.")
