@@ -6,6 +6,7 @@ and one of the cells whose step sizes were tried and whose test runs are open.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 
 from helene.inputs.files import write_text
@@ -94,4 +95,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

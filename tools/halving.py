@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -80,4 +81,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -213,4 +214,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

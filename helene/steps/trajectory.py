@@ -141,7 +141,9 @@ class Trajectory:
         optimizer.check_identity(self.header["identity"], "trajectory")
         step = optimizer.param_groups[0]["step"] + 1
         if step != self.header["first_step"]:
-            raise ValueError(f"the trajectory starts at step {self.header['first_step']}, the optimizer is at {step}")
+            first = self.header["first_step"]
+            way_out = f"load model and optimizer as they were after step {first - 1}" if first > 1 else "make a new one"
+            raise ValueError(f"the trajectory starts at step {first}, the optimizer is at {step}; {way_out}")
         if optimizer.device_class() != self.header["device"]:
             warnings.warn(
                 f"recorded on {self.header['device']}, replayed on {optimizer.device_class()}: equal but for rounding",

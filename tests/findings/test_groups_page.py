@@ -149,6 +149,10 @@ def test_how_step_sizes_were_tried():
                 assert best.config["lr"] == tests[0].config["lr"]
                 sizes.add(len(tried))
     assert max(sizes) == 8
+    for task in ("masked-trec", "causal-cb"):
+        tried = {run.config["lr"] for run in full_runs(f"groups/{task}", "zo-adam", "tune")}
+        assert (len(tried), {run.config["lr"] for run in three_tests("groups", "zo-adam", task)}) == (8, {max(tried)})
+    assert "Its step size is the largest of eight on TREC and on CB," in words("docs/findings/groups.md")
 
 
 def test_groups_never_took_more_steps():

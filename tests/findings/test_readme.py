@@ -10,7 +10,18 @@ import pytest
 
 from helene.lab.runs.records import Record, read_jsonl
 from llm_bench.protocol.presets import BASE_LR, EPS
-from tests.findings.committed import ENGINES, FAMILIES, LLM, ROOT, accuracies, milliseconds, records, table, words
+from tests.findings.committed import (
+    ENGINES,
+    FAMILIES,
+    LLM,
+    ROOT,
+    accuracies,
+    full_runs,
+    milliseconds,
+    records,
+    table,
+    words,
+)
 from tools import steps_picture
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / n / "README.md" for n in ("theory", "llm_bench"))]
@@ -148,4 +159,5 @@ def test_the_readmes_headline():
     seeds = "{:.2f}, {:.2f} and {:.2f}".format(*helene)
     told = f"HELENE reaches {seeds} of test accuracy, MeZO {min(mezo):.2f} to {max(mezo):.2f}, a linear probe on the"
     (adam,) = {f"{accuracy:.2f}" for accuracy in accuracies("all/causal-sst2", "ft-adam")}
-    assert f"{told} frozen model {probe:.2f}, Adam with gradients {adam}." in words("README.md")
+    (steps,) = {run.config["steps"] for run in full_runs("all/causal-sst2", "ft-adam", "test")}
+    assert f"{told} frozen model {probe:.2f}, Adam with gradients {adam} after {steps}." in words("README.md")
