@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from llm_bench.report.cell_numbers import Numbers
-from llm_bench.report.compare import CONTROLS, TASKS, lead, of_task
+from llm_bench.report.compare import CONTROLS, lead, of_task, task_name
 from llm_bench.report.labels import label
 from llm_bench.report.ranked import Table, measured
 from llm_bench.report.tables import answer as helene_and_mezo
@@ -32,7 +32,7 @@ def answer(table: Table, which: str) -> str:
         found = {row: n for row, n in of_task(rows, kind, task).items() if row[0] not in CONTROLS}
         has_rivals = len(found) > 1 if HELENE in found else len(found) > 0 and which not in CHANGES
         if has_rivals:
-            told[f"{TASKS.get(task, task)} ({kind})"] = found
+            told[task_name(kind, task)] = found
     compared = {name: found for name, found in told.items() if HELENE in found}
     if len(compared) > FEW:
         return _changes_of_tasks(compared) if which in CHANGES else _first_of_tasks(compared)

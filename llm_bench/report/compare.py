@@ -16,6 +16,11 @@ TASKS |= {"boolq": "BoolQ", "wsc": "WSC", "wic": "WiC", "copa": "COPA", "record"
 CONTROLS = ("bias-only", "linear-probe", "zero-shot", "icl")
 
 
+def task_name(kind: str, task: str) -> str:
+    """A task on pages, with the kind of model."""
+    return f"{TASKS.get(task, task)} ({kind})"
+
+
 @dataclass(frozen=True)
 class Lead:
     """How far one row is ahead of another, in points, with the 95 % interval of that."""
@@ -112,7 +117,7 @@ class Duel:
     @property
     def sentence(self) -> str:
         """Both by name, with their numbers."""
-        name = f"{TASKS.get(self.task, self.task)} ({self.kind})"
+        name = task_name(self.kind, self.task)
         both = f"On {name} HELENE reaches {self.helene.mean:.1f} % and MeZO {self.mezo.mean:.1f} %"
         if not self.is_decidable:
             return f"{both}: one seed of a method decides nothing."

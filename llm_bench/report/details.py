@@ -5,10 +5,11 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from helene.lab.report import pages
+from helene.lab.runs.store import Record
 from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import choose
-from llm_bench.report.compare import TASKS
-from llm_bench.report.labels import anchor, label
+from llm_bench.report.compare import CONTROLS, task_name
+from llm_bench.report.labels import anchor, label, step_size
 from llm_bench.report.ranked import Table
 from llm_bench.report.tables import ended
 from llm_bench.runs.config import from_dict, to_toml
@@ -24,7 +25,7 @@ def cells_section(table: Table) -> pages.Section:
         )
     ]
     for cell, (what, _) in table.items():
-        title = f"{label(cell.method, cell.tuning)} on {TASKS.get(cell.task, cell.task)} ({cell.kind})"
+        title = f"{label(cell.method, cell.tuning)} on {task_name(cell.kind, cell.task)}"
         inside = [*_tuning_part(what), *_tests_part(what), *_failed_part(what)]
         if inside:
             body.append(pages.details(title, inside, anchor(cell)))
@@ -34,12 +35,12 @@ def cells_section(table: Table) -> pages.Section:
 def _tuning_part(what: CellRecords) -> list[Markup | str]:
     if not what.tried:
         return []
-    tried = [[lr, metric, loss, ended(status)] for lr, metric, loss, status in choose(what.tried).tried]
+    tried = [[step_size(lr), metric, loss, ended(status)] for lr, metric, loss, status in choose(what.tried).tried]
     made = sum(record.result.get("forwards") or 0 for record in what.tuning)
     open_still = " No test run is there yet." if what.left and not what.tests else ""
     return [
-        pages.table(["step size", "dev metric", "dev loss", "ended"], tried),
-        pages.paragraph(f"{len(tried)} step sizes, {made:,} forwards of tuning.{open_still}"),
+        pages.table(["step size", "dev metric", "dev loss", "ended"], tried, numeric=range(3)),
+        pages.paragraph(f"{len(tried)} step sizes, {pages.number(made)} forwards of tuning.{open_still}"),
     ]
 
 
@@ -52,7 +53,7 @@ def _tests_part(what: CellRecords) -> list[Markup | str]:
             r.config["data_seed"],
             100 * r.result["test"]["metric"] if r.result.get("test") else None,
             r.result.get("best_step"),
-            ended(r.result["status"]),
+            None if _makes_no_steps(r) else ended(r.result["status"]),
             r.key,
         ]
         for r in what.tests
@@ -64,8 +65,12 @@ def _tests_part(what: CellRecords) -> list[Markup | str]:
     ]
 
 
+def _makes_no_steps(run: Record) -> bool:
+    return run.config["method"] in CONTROLS and run.result["status"] == "out_of_budget"
+
+
 def _failed_part(what: CellRecords) -> list[Markup | str]:
     if not what.failed:
         return []
-    rows = [[r.config["seed"], r.config.get("lr"), r.result.get("message"), r.key] for r in what.failed]
+    rows = [[r.config["seed"], step_size(r.config.get("lr")), r.result.get("message"), r.key] for r in what.failed]
     return [pages.table(["seed of z", "step size", "failed with", "record"], rows)]

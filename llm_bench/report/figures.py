@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from helene.lab.report import pages
 from helene.lab.runs.store import Record
 from helene.methods import compared
 from llm_bench.protocol.plan import Cell
-from llm_bench.report.compare import CONTROLS, TASKS
+from llm_bench.report.compare import CONTROLS, task_name
 from llm_bench.report.labels import TUNING_LABELS, label
 from llm_bench.report.ranked import Table
+from llm_bench.tasks import get_task
 
 if TYPE_CHECKING:
     from helene.lab.report.figures import Drawing, Line
@@ -53,6 +55,8 @@ TITLES = {
 }
 
 
+FIRST = ("mezo", "helene")  # drawn first
+MOST_BANDS = 3  # more of them overlap to one grey, so that only those of `FIRST` are drawn
 Place = tuple[str, str, str]  # kind, task and tuning: what one figure shows
 
 
@@ -71,7 +75,7 @@ def with_own_runs(table: Table, which: str) -> tuple[Table, list[str]]:
 
 
 def curves(table: Table, place: Place, axis: str, value: str) -> Drawing | None:
-    """One line a method: the median over seeds at each look, with the range of the seeds; None without runs.
+    """One line a method: the median over seeds at each look, the range too where bands can be told; None without runs.
 
     Args:
         table: From `llm_bench.report.tables.collect`.
@@ -81,7 +85,7 @@ def curves(table: Table, place: Place, axis: str, value: str) -> Drawing | None:
     """
     from helene.lab.report.figures import Line
 
-    lines, colours = [], _colours(table)
+    found, colours = [], _colours(table)
     for cell, (what, _) in _trained_cells(table):
         if _place(cell) != place:
             continue
@@ -91,11 +95,14 @@ def curves(table: Table, place: Place, axis: str, value: str) -> Drawing | None:
         x, rows = stacked
         low, middle, high = (tuple(f(rows, axis=0).tolist()) for f in (np.min, np.median, np.max))
         band = (low, high) if len(rows) > 1 else None
-        lines.append(Line(label(cell.method, cell.tuning), x, middle, band, colour=colours[cell.method]))
-    if not lines:
+        found.append((cell.method, Line(label(cell.method, cell.tuning), x, middle, band, colour=colours[cell.method])))
+    if not found:
         return None
+    few = len(found) <= MOST_BANDS
+    lines = [line if few or method in FIRST else replace(line, band=None) for method, line in found]
     names = {"step": "steps", "forwards": "forwards", "training_seconds": "seconds of training"}
-    return _line_figure(tuple(lines), names[axis], value.replace("_", " "), _named(place))
+    named = value.replace("metric", metric_of(place)).replace("_", " ")
+    return _line_figure(tuple(lines), names[axis], named, _named(place))
 
 
 @functools.lru_cache(maxsize=128)
@@ -110,16 +117,20 @@ def _place(cell: Cell) -> Place:
     return cell.kind, cell.task, cell.tuning
 
 
+def metric_of(place: Place) -> str:
+    """What the metric of a task is."""
+    return "F1" if get_task(place[1], place[0]).metric == "token_f1" else "accuracy"
+
+
 def _named(place: Place) -> str:
     kind, task, tuning = place
-    return f"{TASKS.get(task, task)} ({kind}){TUNING_LABELS[tuning]}"
+    return task_name(kind, task) + TUNING_LABELS[tuning]
 
 
 def _trained_cells(table: Table) -> list[tuple[Cell, Any]]:
     """Cells that train, MeZO's and HELENE's first."""
-    first = ("mezo", "helene")
     cells = [item for item in table.items() if item[0].method not in CONTROLS]
-    return sorted(cells, key=lambda item: first.index(item[0].method) if item[0].method in first else len(first))
+    return sorted(cells, key=lambda item: FIRST.index(item[0].method) if item[0].method in FIRST else len(FIRST))
 
 
 def _colours(table: Table) -> dict[str, int]:
@@ -236,8 +247,9 @@ def section(table: Table, title: str = "Curves", left_out: Sequence[str] = ()) -
 
 
 _CAPTIONS = {
-    "Dev metric over forwards: median over seeds, the band from the lowest to the highest, as far as all of them went. "
-    "Where lines coincide, the last of the legend hides the others.": ("forwards", "dev_metric"),
+    "Dev {metric} over forwards: median over seeds as far as all of them went, with a band from the lowest to the "
+    "highest. Of more than three lines only MeZO and HELENE have bands. Where lines coincide, the last of the legend "
+    "hides the others.": ("forwards", "dev_metric"),
     "Dev loss over steps, drawn alike.": ("step", "dev_loss"),
 }
 
@@ -245,7 +257,12 @@ _CAPTIONS = {
 def _drawn(table: Table, place: Place) -> list[Any]:
     """The figures of one place."""
     drawings = {caption: curves(table, place, *axes) for caption, axes in _CAPTIONS.items()}
-    return [pages.figure(drawing, f"{_named(place)}. {caption}") for caption, drawing in drawings.items() if drawing]
+    said = f"{_named(place)}. {{}}"
+    return [
+        pages.figure(drawing, said.format(caption.format(metric=metric_of(place))))
+        for caption, drawing in drawings.items()
+        if drawing
+    ]
 
 
 def _not_drawn(table: Table) -> list[Any]:
@@ -256,10 +273,10 @@ def _not_drawn(table: Table) -> list[Any]:
     for cell, (known, _) in _trained_cells(table):
         early = [record for record in known.tests if _looks(record) < 2]
         if len(early) == len(known.tests):
-            missing.setdefault(label(cell.method, cell.tuning), []).append(f"{cell.task} ({cell.kind})")
+            missing.setdefault(label(cell.method, cell.tuning), []).append(task_name(cell.kind, cell.task))
         elif early:
             seeds = ", ".join(str(record.config["seed"]) for record in early)
-            lost.append(f"{label(cell.method, cell.tuning)} on {cell.task} ({cell.kind}), seed {seeds}")
+            lost.append(f"{label(cell.method, cell.tuning)} on {task_name(cell.kind, cell.task)}, seed {seeds}")
     nowhere = sorted(name for name, where in missing.items() if len(where) == tasks)
     some = [f"{name} on {', '.join(where)}" for name, where in sorted(missing.items()) if len(where) < tasks]
     out = []

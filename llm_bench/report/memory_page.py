@@ -59,8 +59,8 @@ def _answer(records: Sequence[Record]) -> str:
     if not measured:
         return f"No peak has been measured, {len(records)} are predicted: only a CUDA device's allocator keeps count."
     worst, record = max(measured, key=lambda item: item[0])
-    full = sum(r.result["status"] == "out_of_memory" for r in records)
     untried = sum(_untried(r) for r in records)
+    tried = sum(r.result["status"] == "out_of_memory" for r in records) - untried
     broken = sum(r.result["status"] == "error" for r in records)
     within = sum(off <= LIMIT for off, _ in measured)
     where = ", ".join(record.config[name] for name in ("name", "model", "batch"))
@@ -68,8 +68,8 @@ def _answer(records: Sequence[Record]) -> str:
     return (
         f"{_both(records)}Of {len(measured)} peaks measured on {devices}, {within} are within "
         f"{LIMIT:.0%} of their prediction. The furthest is {worst:.1%} off ({where}). "
-        f"{full or 'None'} of the rows {'does' if full == 1 else 'do'} not fit the card"
-        + (f", {untried} of them by prediction, untried." if untried else ".")
+        + (f"{tried} of the rows tried did not fit the card." if tried else "Every row tried fits the card.")
+        + (f" {untried} {'is' if untried == 1 else 'are'} predicted not to fit, and not tried." if untried else "")
         + (f" {broken} ended with an error." if broken else "")
     )
 

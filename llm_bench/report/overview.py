@@ -14,8 +14,27 @@ from helene.lab.runs import canonical
 from llm_bench.protocol.plan import Cell
 from llm_bench.protocol.presets import SECOND_MODEL
 from llm_bench.report.cell_numbers import Numbers
-from llm_bench.report.compare import CONTROLS, TASKS, Duel, against_controls, decidable, duels, headline
-from llm_bench.report.ranked import HEADERS, NUMERIC, ROWS, gib_of, interval_of, parameters, seconds_of, to_target
+from llm_bench.report.compare import (
+    CONTROLS,
+    TASKS,
+    Duel,
+    against_controls,
+    decidable,
+    duels,
+    headline,
+    task_name,
+)
+from llm_bench.report.ranked import (
+    HEADERS,
+    NUMERIC,
+    ROWS,
+    gib_of,
+    interval_of,
+    parameters,
+    seconds_of,
+    target_note,
+    to_target,
+)
 
 TITLE, COMMAND = "Fine-tuning language models", "helene llm pages"
 _FIRST = ("causal", "sst2")  # the task of the index page's table
@@ -36,13 +55,12 @@ def write(out: Path) -> None:
     front = [row for row in rows if (row["kind"], row["task"]) == _FIRST] or rows[:0]
     sections = [pages.Section("HELENE against MeZO, task by task", [_duels_table(rows, found)])] if found else []
     for kind, task in dict.fromkeys((row["kind"], row["task"]) for row in front):
-        title = f"{TASKS.get(task, task)} ({kind}): {_model(front)}"
-        lines = pages.best_bold(ranked(front))
+        title = f"{task_name(kind, task)}: {_model(front)}"
         sections.append(
             pages.Section(
                 title,
-                [pages.table(HEADERS, lines, caption=ROWS, numeric=NUMERIC)],
-                short=f"{TASKS.get(task, task)} ({kind})",
+                [pages.table(HEADERS, ranked(front), caption=_caption(front), numeric=NUMERIC)],
+                short=task_name(kind, task),
             )
         )
     leaves = [
@@ -124,13 +142,18 @@ def _model(rows: Sequence[Row]) -> str:
     return "; ".join(names)
 
 
+def _caption(rows: Sequence[Row]) -> str:
+    target = target_note(row.get("target") for row in rows)
+    return f"Seconds and GiB are those of training; no seconds where runs shared a card.{target} {ROWS}"
+
+
 def ranked(rows: Sequence[Row]) -> list[list[Any]]:
-    """Rows of one task, the best first; its number is marked."""
+    """Rows of one task, the best first."""
     out = []
-    for index, row in enumerate(sorted(rows, key=lambda row: -row["mean"])):
+    for row in sorted(rows, key=lambda row: -row["mean"]):
         mean, wanted = f"{row['mean']:.1f}", row["wanted"]
         seeds = f"{len(row['values'])}" + (f" of {wanted}" if len(row["values"]) < wanted else "")
-        head = [row["label"], {"best": mean} if index == 0 else mean, interval_of(_numbers(row)), seeds]
+        head = [row["label"], mean, interval_of(_numbers(row)), seeds]
         if row["method"] in CONTROLS:
             out.append([*head, None, None, None, None])
             continue
@@ -152,7 +175,7 @@ def _duels_table(rows: Sequence[Row], found: Sequence[Duel]) -> Markup:
         for who, row in (("HELENE", duel.helene), ("MeZO", duel.mezo)):
             text = f"{row.mean:.1f}" + (f" {interval_of(row)}" if row.shown_interval else "")
             both.append(Markup("<strong>{}</strong>").format(text) if duel.winner == who else text)
-        task = f"{TASKS.get(duel.task, duel.task)} ({duel.kind})"
+        task = task_name(duel.kind, duel.task)
         lines.append([task, _model(here), *both, ahead, control, None if zero is None else f"{zero:.1f}"])
     caption = (
         "Percent of test rows (SQuAD: F1), 95 % intervals. Bold: leads beyond noise, that is, the interval of the "
@@ -174,6 +197,6 @@ def _front(rows: Sequence[Row], found: Sequence[Duel]) -> dict[str, Any]:
     said = f"{headline(found)} {against_controls(found)}".strip()
     front: dict[str, Any] = {"headline": head, "says": said}
     if rows:
-        caption = f"{name}, {_model(rows)}: test accuracy, best first. Seconds and GiB are those of training. {ROWS}"
+        caption = f"{name}, {_model(rows)}: test accuracy, best first. {_caption(rows)}"
         front["table"] = {"headers": HEADERS, "rows": ranked(rows), "caption": caption, "numeric": NUMERIC}
     return front

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -12,8 +12,8 @@ from helene.lab.report import pages
 from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers
-from llm_bench.report.compare import CONTROLS, TASKS, duels
-from llm_bench.report.labels import anchor, label
+from llm_bench.report.compare import CONTROLS, duels, task_name
+from llm_bench.report.labels import anchor, label, note
 
 Table = Mapping[Cell, tuple[CellRecords, Numbers | None]]
 HEADERS = ("method", "test, %", "95 % interval", "seeds", "steps to target", "seconds to it", "seconds in all", "GiB")
@@ -21,7 +21,8 @@ NUMERIC = (1, 4, 5, 6, 7)  # of these columns
 ROWS = "ʳ marks an interval of the test rows' sampling: there is one run, or seeds change nothing."
 CAPTION = (
     "Test metric at the best dev step, mean over seeds, best first. Steps and seconds: medians over seeds, evaluation "
-    "left out; no seconds where runs shared a card, and those of one table may be of several hosts. GiB: what steps "
+    "left out; those of one table may be of several hosts. No seconds where runs shared a card, none to a target that "
+    "most runs miss. GiB: what steps "
     f"held on the card, of a cell's runs the least, since test runs hold the best weights too. {ROWS}"
 )
 
@@ -37,12 +38,12 @@ def ranked_sections(table: Table) -> list[pages.Section]:
     found = {(duel.kind, duel.task): duel.sentence for duel in duels(measured(table))}
     for kind, task in dict.fromkeys((c.kind, c.task) for c in measured(table)):
         here = {c: value for c, value in table.items() if (c.kind, c.task) == (kind, task)}
-        name = f"{TASKS.get(task, task)} ({kind})"
+        name = task_name(kind, task)
         sentence = found.get((kind, task), "") if len(found) > 1 else ""  # one alone is the page's answer
         said = [pages.paragraph(sentence)] if sentence else []
         body: list[Markup | str] = [
             *said,
-            pages.table(HEADERS, ranked_rows(here), caption="" if out else CAPTION, numeric=NUMERIC),
+            pages.table(HEADERS, ranked_rows(here), caption=_caption(here, bool(out)), numeric=NUMERIC),
         ]
         title, address = f"{name}: {model_of(here)}", f"ranked-{kind}-{task}"
         out.append(pages.Section(title, [*body, *_unmeasured(here)], address, name))
@@ -50,14 +51,37 @@ def ranked_sections(table: Table) -> list[pages.Section]:
 
 
 def ranked_rows(table: Table) -> list[list[Any]]:
-    """Rows of one task, the best first; its number is bold."""
+    """Rows of one task, the best first."""
     found = sorted(measured(table).items(), key=lambda item: -item[1].mean)
-    return [_row(cell, table[cell][0], numbers, index == 0) for index, (cell, numbers) in enumerate(found)]
+    return [_row(cell, table[cell][0], numbers) for cell, numbers in found]
 
 
-def _row(cell: Cell, what: CellRecords, found: Numbers, best: bool) -> list[Any]:
+def _caption(table: Table, follows: bool) -> str:
+    """What must be known of a task's table; what holds of all stands above the first."""
+    found = measured(table)
+    here = target_note(n.target for n in found.values()) + few_seeds_note(map(_seeds, found.values()))
+    return f"{'' if follows else CAPTION}{here}{note(cell.method for cell in found)}".strip()
+
+
+def _seeds(found: Numbers) -> int:
+    return 0 if found.over_rows else len(found.values)
+
+
+def target_note(targets: Iterable[float | None]) -> str:
+    """What steps are counted to, to follow other text; empty without a target."""
+    known = sorted({value for value in targets if value is not None})
+    return f" Target: {' or '.join(f'{value:g}' for value in known)} on dev." if known else ""
+
+
+def few_seeds_note(counts: Iterable[int]) -> str:
+    """What intervals over two seeds are worth, to follow other text; empty where there is none."""
+    said = " Two seeds tell next to nothing of the spread: their interval is 12.7 standard errors to either side."
+    return said if 2 in counts else ""
+
+
+def _row(cell: Cell, what: CellRecords, found: Numbers) -> list[Any]:
     name = Markup('<a href="#{}">{}</a>').format(anchor(cell), label(cell.method, cell.tuning))
-    mean = Markup("<strong>{}</strong>" if best else "{}").format(f"{found.mean:.1f}")
+    mean = f"{found.mean:.1f}"
     if cell.method in CONTROLS:
         return [name, mean, interval_of(found), seeds_of(what, found), None, None, None, None]
     return [
@@ -81,7 +105,7 @@ def to_target(steps: float | None, seconds: float | None) -> tuple[str | None, s
     """Steps and seconds for people, medians over seeds; one mark where most missed it, or where there is none."""
     if steps is None:
         return "no target", None
-    return ("not reached", None) if math.isinf(steps) else (f"{steps:,.0f}", seconds_of(seconds))
+    return ("not reached", None) if math.isinf(steps) else (pages.number(round(steps)), seconds_of(seconds))
 
 
 def seconds_of(value: float | None) -> str | None:
@@ -116,7 +140,7 @@ def model_of(table: Table) -> str:
 
 def parameters(number: int) -> str:
     """A number of parameters in words."""
-    return f"{number / 1e6:.0f} million parameters" if number >= 1e6 else f"{number:,} parameters"
+    return f"{number / 1e6:.0f} million parameters" if number >= 1e6 else f"{pages.number(number)} parameters"
 
 
 _BY_FINGERPRINT = {  # committed rows call them by the short names of their command lines

@@ -14,9 +14,9 @@ from llm_bench.protocol.execute import Bench, CellRecords, cell_records
 from llm_bench.protocol.paper_tables import CONTROL, PaperTable
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers, numbers
-from llm_bench.report.compare import CONTROLS, against_controls, decidable, duels, headline
-from llm_bench.report.labels import STATUS_LABELS, anchor, label
-from llm_bench.report.ranked import Table, interval_of, measured, seconds_of, seeds_of, why_not
+from llm_bench.report.compare import CONTROLS, against_controls, decidable, duels, headline, task_name
+from llm_bench.report.labels import STATUS_LABELS, anchor, label, note, step_size
+from llm_bench.report.ranked import Table, interval_of, measured, seeds_of, to_target, why_not
 from llm_bench.report.sensitivity import sensitivity
 from llm_bench.runs.config import RunConfig
 from llm_bench.runs.untrained import unsupported
@@ -55,7 +55,7 @@ def table_section(bench: Bench, table: Table, paper: PaperTable) -> pages.Sectio
             row.append(_without_result(what, address, cannot) if found is None else _measured(what, found, address))
         if any(cell != NOT_RUN for cell in row[2::2]) or (method, tuning) not in (CONTROL, *controls):
             rows.append(row)
-    headers = ["method"] + [h for kind, task in columns for h in (f"{task} ({kind}), paper", f"{task}, measured")]
+    headers = ["method"] + [h for kind, task in columns for h in (f"{task_name(kind, task)}, paper", "measured")]
     used = ", ".join(f"{kind}: {bench.models[kind]}" for kind in sorted({kind for kind, _ in columns}))
     caption = (
         f"{paper.title}. Percent; test metric at the best dev step, mean and 95 % interval over seeds, which leaves "
@@ -81,11 +81,11 @@ def costs_section(table: Table) -> pages.Section:
         rows.append(
             [
                 label(cell.method, cell.tuning),
-                f"{cell.task} ({cell.kind})",
-                f"{pages.number(lr)}{edge}",
+                task_name(cell.kind, cell.task),
+                f"{step_size(lr) or '–'}{edge}",
                 found.target,
                 *(_count(value) for value in (found.steps, found.forwards)),
-                seconds_of(found.seconds),
+                to_target(found.steps, found.seconds)[1],
                 found.training_seconds,
                 found.speed,
                 None if found.bytes is None else found.bytes / 2**30,
@@ -111,12 +111,12 @@ def costs_section(table: Table) -> pages.Section:
         "runs ended",
     ]
     caption = (
-        "To the target: the first look at dev that has it, median over seeds; not reached, or ∞ seconds, where most "
-        "runs miss it. No seconds where all runs shared a card. A forward is one pass over one batch, a backward "
-        "counts as two. Seconds are synchronized, without evaluation. "
+        "To the target: the first look at dev that has it, median over seeds; not reached where most "
+        "runs miss it. No seconds there, and where all runs shared a card. A forward is one pass over one batch, a "
+        "backward counts as two. Seconds are synchronized, without evaluation. "
         "GiB is what the allocator held in steps (– on a CPU), of a cell's runs the least, since test runs hold the "
         "best weights too. Option loss and AUC are of the test set. "
-        f"Seconds are those of {_machines(table)}.{_not_captured(table)}"
+        f"Seconds are those of {_machines(table)}.{_not_captured(table)}{note(cell.method for cell in measured(table))}"
     )
     body = pages.table(headers, rows, caption=caption, anchors=anchors, numeric=range(3, 12))
     return pages.Section("Cost", [pages.details("Steps, forwards, seconds and bytes of each row", [body])], "cost")
@@ -156,7 +156,9 @@ def sensitivity_rows(table: Table) -> list[list[Any]]:
             continue
         untuned = None if found.untuned is None else found.untuned[1]
         losses = [found.loss, found.start, untuned]
-        rows.append([label(cell.method, cell.tuning), f"{cell.task} ({cell.kind})", found.width, found.lost, *losses])
+        rows.append(
+            [label(cell.method, cell.tuning), task_name(cell.kind, cell.task), found.width, found.lost, *losses]
+        )
     return rows
 
 
@@ -166,7 +168,9 @@ def sensitivity_section(table: Table) -> pages.Section:
     headers += ["best dev loss", "before training", "untuned"]
     text = (
         "From the runs that chose the step sizes. The working range spans the step sizes at which dev loss falls by "
-        "nine tenths of what it falls by at the best one. Untuned: dev loss at the method's natural step size."
+        "nine tenths of what it falls by at the best one. Dev loss is that of the look with the best dev metric, by "
+        "which weights are chosen, so it may be above the loss before training. Untuned: dev loss at the method's "
+        "natural step size."
     )
     return pages.Section(
         "Sensitivity", [pages.paragraph(text), pages.table(headers, sensitivity_rows(table))], "sensitivity"
@@ -180,7 +184,7 @@ def _in_no_row(table: Table, records: Sequence[Record]) -> list[str]:
     for record in records:
         cell = Cell(*(record.config[name] for name in ("kind", "task", "method", "tuning")))
         if cell in table and record.config["role"] == "test" and not record.failed and record.key not in used:
-            name = f"{label(cell.method, cell.tuning)} on {cell.task} ({cell.kind})"
+            name = f"{label(cell.method, cell.tuning)} on {task_name(cell.kind, cell.task)}"
             left[name] = left.get(name, 0) + 1
     if not left:
         return []
@@ -199,16 +203,19 @@ def facts_section(table: Table, records: Sequence[Record] = ()) -> pages.Section
             data, config = record.result.get("data", {}), record.config
             if not data:
                 continue
+            task = task_name(config["kind"], config["task"])
             if cut := (record.result.get("method") or {}).get("share_cut"):
                 lines.add(
-                    f"{config['task']} ({config['kind']}), {label(config['method'], 'full')}: {100 * cut:.0f} % of the "
+                    f"{task}, {label(config['method'], 'full')}: {100 * cut:.0f} % of the "
                     "prompts were longer than task or model allow, and lost their beginning"
                 )
             if record.result.get("parameters"):
                 count, mark = record.result["parameters"]["all"], config["fingerprint"]
-                lines.add(f"{config['model']}: {count:,} parameters in {config['dtype']}, fingerprint {mark}")
+                lines.add(
+                    f"{config['model']}: {pages.number(count)} parameters in {config['dtype']}, fingerprint {mark}"
+                )
             sizes = f"{data['train']} training, {data['dev']} dev and {data['test']} test rows"
-            split = f"{config['task']} ({config['kind']}): {data['source']} split with {sizes}"
+            split = f"{task}: {data['source']} split with {sizes}"
             overlaps.setdefault(split, set()).add(data["overlap_with_test"])
     notes = [
         "The final character of a premise is dropped only where it is punctuation; LM-BFF's code drops it always.",

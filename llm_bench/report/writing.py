@@ -102,6 +102,7 @@ def plain(table: Table) -> list[dict[str, Any]]:
                 "interval": [found.low, found.high],
                 "values": list(found.values),
                 "test_rows": found.test_rows,
+                "target": found.target,
                 "steps_to_target": found.steps,
                 "forwards_to_target": found.forwards,
                 "seconds_to_target": found.seconds,

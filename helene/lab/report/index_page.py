@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from helene.lab.report import page_footer
-from helene.lab.report.pages import TEMPLATES, best_bold, share_outlines, table
+from helene.lab.report.pages import TEMPLATES, share_outlines, table
 from helene.lab.report.report_files import Part, read_parts, write_report_text
 
 _TITLE = "HELENE: what holds, what it costs"
@@ -50,4 +50,4 @@ def _front_picture(out: Path, part: Part) -> Markup | None:
 
 
 def _front_table(given: Mapping[str, Any]) -> Markup:
-    return table(given["headers"], best_bold(given["rows"]), caption=given["caption"], numeric=given.get("numeric"))
+    return table(given["headers"], given["rows"], caption=given["caption"], numeric=given.get("numeric"))

@@ -219,12 +219,6 @@ def _class(*names: str) -> Markup:
     return Markup(' class="{}"').format(given) if given else Markup("")
 
 
-def best_bold(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """The rows of a table with cells ``{"best": text}``, as a summary's JSON has them, in bold."""
-    bold = Markup("<strong>{}</strong>")
-    return [[bold.format(cell["best"]) if isinstance(cell, Mapping) else cell for cell in row] for row in rows]
-
-
 def _plain(head: Markup | str) -> str:
     return head.striptags() if isinstance(head, Markup) else head
 

@@ -267,7 +267,7 @@ def test_a_row_that_cannot_fit_is_not_tried_and_an_error_is_tried_again(
     statuses = {record.config["name"]: record.result["status"] for record in records}
     assert statuses == {small.name: "reached", large.name: "out_of_memory"}
     page = memory_page.write(tmp_path, records, [], "command").read_text()
-    assert "1 of the rows does not fit the card" in page
+    assert "Every row tried fits the card. 1 is predicted not to fit, and not tried." in page
 
 
 def test_the_update_of_a_gradient_method_is_counted() -> None:

@@ -98,7 +98,7 @@ def test_test_runs_without_their_tuning_are_told_and_foreign_records_are_one_lin
                 store.put(record)
         assert helene_cli.main([*words, str(tmp_path / name)]) == 0
         text = (tmp_path / "llm" / "table-2-small.html").read_text()
-        assert (f"preset&#39;s: MeZO on copa (causal) {len(tests)}." in text) == (name == "tests")
+        assert (f"preset&#39;s: MeZO on COPA (causal) {len(tests)}." in text) == (name == "tests")
     without = {name: value for name, value in tests[0].config.items() if name != "best"}
     for config, result, lack in (
         (without, tests[0].result, "setting 'best'"),

@@ -29,7 +29,7 @@ def test_a_run_that_ended_before_its_second_look_is_named_and_hides_no_other():
     whole, lost = judged(0, 0.8), judged(1, 0.5)
     lost.result["curve"] = {name: column[:1] for name, column in lost.result["curve"].items()}
     text = shown(figures.section(table_of(whole, lost)))
-    assert "Ended before a second look at dev, so not in the curves: MeZO on sst2 (causal), seed 1." in text
+    assert "Ended before a second look at dev, so not in the curves: MeZO on SST-2 (causal), seed 1." in text
     assert text.count("<svg") == 2
     alone = shown(figures.section(table_of(lost)))
     assert "No test run with two looks at dev is there yet." in alone
@@ -133,3 +133,14 @@ def test_a_figure_shows_every_task_that_was_asked_for(tmp_path):
         assert {cell["task"] for cell in drawn} == tasks
         page = (tmp_path / "llm" / "figure-curvature-all.html").read_text()
         assert ("Tasks are left out" in page) != bool(more)
+
+
+def test_bands_are_drawn_where_they_can_be_told_apart_and_the_axis_names_the_metric():
+    def drawn(*methods, task="sst2"):
+        table = table_of(*(judged(seed, 0.7 + seed / 10, method=m, task=task) for m in methods for seed in (0, 1)))
+        return figures.curves(table, ("causal", task, "full"), "step", "dev_metric")
+
+    bands = [drawn(*m).svg.count("0.16") for m in (("mezo", "zo-adam"), ("mezo", "helene", "zo-adam", "fzoo"))]
+    assert bands == [2, 2]
+    assert drawn("mezo").alt.startswith("dev accuracy")
+    assert drawn("mezo", task="squad").alt.startswith("dev F1")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 
 import pytest
@@ -14,6 +15,7 @@ from llm_bench.protocol.paper_tables import TABLES
 from llm_bench.protocol.plan import choose
 from llm_bench.report import details, figures, ranked, tables, writing
 from llm_bench.report.cell_numbers import numbers
+from llm_bench.report.labels import step_size
 
 BENCH = Bench(SMALL, {"causal": "gemma"}, None)
 
@@ -31,7 +33,7 @@ def test_seconds_of_steps_without_the_engine_are_told_apart():
 def test_prompts_that_were_cut_are_told():
     long = judged(0, 0.5, method="icl", task="rte")
     long.result["method"] = {"share_cut": 0.25}
-    assert "rte (causal), ICL, 32 demonstrations: 25 % of the prompts" in shown(tables.facts_section(table_of(long)))
+    assert "RTE (causal), ICL, 32 demonstrations: 25 % of the prompts" in shown(tables.facts_section(table_of(long)))
     long.result["method"] = {"share_cut": 0.0}
     assert "prompts" not in shown(tables.facts_section(table_of(long)))
 
@@ -56,7 +58,7 @@ def test_a_cell_under_way_shows_what_was_tried_and_that_no_test_run_is_there():
     hopeless = {MEZO: (CellRecords(choose(grid), (), 3, 0, tuning=grid), None)}
     assert ">no step size ended well</a>" in shown(tables.table_section(BENCH, hopeless, TABLES["2"]))
     of_another = table_of(judged(0, 0.8, task="copa"))
-    assert "Without a curve, since no test run there has two looks at dev: MeZO on sst2 (causal)." in shown(
+    assert "Without a curve, since no test run there has two looks at dev: MeZO on SST-2 (causal)." in shown(
         figures.section(table | of_another)
     )
 
@@ -97,7 +99,7 @@ def test_rows_are_ranked_and_what_is_unfinished_or_failed_is_marked():
     assert section.title == "SST-2 (causal): m"
     html = shown(section)
     assert re.findall(r'<a href="#causal-sst2-([a-z-]+)-full">', html) == ["mezo", "helene", "zero-shot"]
-    assert re.findall(r"<strong>([\d.]+)</strong>", html) == ["90.0"]
+    assert "<strong>" not in html, "bold is a lead beyond noise"
     assert "[31, 50]ʳ" in html.replace("\u00a0", " "), "one run of what no seed changes: Wilson's interval of 40 in 100"
     assert "badge" not in html
     same = numbers([judged(i, 0.301, method="zero-shot") for i in range(5)])
@@ -139,4 +141,36 @@ def test_main_pages_are_the_same_whatever_was_drawn_last(tmp_path):
     first, second = ((tmp_path / name / "out" / "index.html").read_text() for name in "ab")
     assert first == second
     assert "HELENE beats MeZO on none of 1 tasks; on SST-2 it reaches 50.0 %, MeZO 80.0 %" in first
-    assert first.index("<strong>80.0</strong>") < first.index("50.0</td>")
+    assert first.index("80.0</td>") < first.index("50.0</td>")
+
+
+def test_captions_tell_the_target_few_seeds_and_what_is_special_of_a_method():
+    two = [judged(seed, 0.5 + seed / 10, method="helene-scalar-h") for seed in (0, 1)]
+    caption, *_ = re.findall(r'<p class="caption">([^<]*)', shown(ranked.ranked_sections(table_of(*two))[0]))
+    assert "Target: 0.8 on dev." in caption
+    assert "Two seeds tell next to nothing of the spread" in caption
+    assert "HELENE, one h a layer (its largest): its steps are captured" in caption
+    three = [judged(seed, 0.5 + seed / 10) for seed in (0, 1, 2)]
+    other = shown(ranked.ranked_sections(table_of(*three))[0])
+    assert "Two seeds" not in other
+    assert "one h a layer" not in other
+
+
+def test_seconds_to_a_target_that_most_runs_miss_are_a_dash_in_both_tables():
+    missed = table_of(judged(0, 0.5, math.inf), judged(1, 0.5, math.inf))
+    assert "∞" not in shown(tables.costs_section(missed)) + shown(ranked.ranked_sections(missed)[0])
+
+
+def test_step_sizes_are_powers_of_ten_and_untrained_rows_end_in_nothing():
+    assert [step_size(value) for value in (0.000192, 4.8e-05, 0.0309, 0.0, None)] == [
+        "1.92×10⁻⁴",
+        "4.80×10⁻⁵",
+        "3.09×10⁻²",
+        "0",
+        None,
+    ]
+    untrained = judged(0, 0.5, method="zero-shot")
+    untrained.result["status"] = "out_of_budget"
+    assert "all steps made" not in shown(details.cells_section(table_of(untrained)))
+    untrained.result["status"] = "error"
+    assert "error" in shown(details.cells_section(table_of(untrained)))
