@@ -13,7 +13,7 @@ from llm_bench.protocol.execute import CellRecords
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers
 from llm_bench.report.compare import CONTROLS, duels, task_name
-from llm_bench.report.labels import anchor, label, note
+from llm_bench.report.labels import anchor, label
 
 Table = Mapping[Cell, tuple[CellRecords, Numbers | None]]
 HEADERS = ("method", "test, %", "95 % interval", "seeds", "steps to target", "seconds to it", "seconds in all", "GiB")
@@ -60,7 +60,7 @@ def _caption(table: Table, follows: bool) -> str:
     """What must be known of a task's table; what holds of all stands above the first."""
     found = measured(table)
     here = target_note(n.target for n in found.values()) + few_seeds_note(map(_seeds, found.values()))
-    return f"{'' if follows else CAPTION}{here}{note(cell.method for cell in found)}".strip()
+    return f"{'' if follows else CAPTION}{here}".strip()
 
 
 def _seeds(found: Numbers) -> int:

@@ -15,7 +15,7 @@ from llm_bench.protocol.paper_tables import CONTROL, PaperTable
 from llm_bench.protocol.plan import Cell
 from llm_bench.report.cell_numbers import Numbers, numbers
 from llm_bench.report.compare import CONTROLS, against_controls, decidable, duels, headline, task_name
-from llm_bench.report.labels import STATUS_LABELS, anchor, label, note, step_size
+from llm_bench.report.labels import STATUS_LABELS, anchor, label, step_size
 from llm_bench.report.ranked import Table, interval_of, measured, seeds_of, to_target, why_not
 from llm_bench.report.sensitivity import sensitivity
 from llm_bench.runs.config import RunConfig
@@ -116,7 +116,7 @@ def costs_section(table: Table) -> pages.Section:
         "backward counts as two. Seconds are synchronized, without evaluation. "
         "GiB is what the allocator held in steps (– on a CPU), of a cell's runs the least, since test runs hold the "
         "best weights too. Option loss and AUC are of the test set. "
-        f"Seconds are those of {_machines(table)}.{_not_captured(table)}{note(cell.method for cell in measured(table))}"
+        f"Seconds are those of {_machines(table)}.{_not_captured(table)}"
     )
     body = pages.table(headers, rows, caption=caption, anchors=anchors, numeric=range(3, 12))
     return pages.Section("Cost", [pages.details("Steps, forwards, seconds and bytes of each row", [body])], "cost")
