@@ -22,8 +22,8 @@ ROWS = "ʳ marks an interval of the test rows' sampling: there is one run, or se
 CAPTION = (
     "Test metric at the best dev step, mean over seeds, best first. Steps and seconds: medians over seeds, evaluation "
     "left out; those of one table may be of several hosts. No seconds where runs shared a card, none to a target that "
-    "most runs miss. GiB: what steps "
-    f"held on the card, of a cell's runs the least, since test runs hold the best weights too. {ROWS}"
+    "most runs miss. GiB: what steps held on the card, of a cell's runs the least, since test runs hold the best "
+    f"weights too, and long processes what earlier runs had left. {ROWS}"
 )
 
 

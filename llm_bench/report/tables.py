@@ -115,7 +115,7 @@ def costs_section(table: Table) -> pages.Section:
         "runs miss it. No seconds there, and where all runs shared a card. A forward is one pass over one batch, a "
         "backward counts as two. Seconds are synchronized, without evaluation. "
         "GiB is what the allocator held in steps (– on a CPU), of a cell's runs the least, since test runs hold the "
-        "best weights too. Option loss and AUC are of the test set. "
+        "best weights too, and long processes what earlier runs had left. Option loss and AUC are of the test set. "
         f"Seconds are those of {_machines(table)}.{_not_captured(table)}"
     )
     body = pages.table(headers, rows, caption=caption, anchors=anchors, numeric=range(3, 12))

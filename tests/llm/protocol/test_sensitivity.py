@@ -192,7 +192,7 @@ def test_runs_that_differ_in_more_than_the_step_size_are_two_grids(other):
 def test_the_page_has_them_too():
     table = {MEZO: (CellRecords(choose(GRID[:4]), (), 3, 3, (), tuple(GRID[:4])), None)}
     ((_, task, width, lost, *losses),) = tables.sensitivity_rows(table)
-    assert (task, width, lost) == ("sst2 (causal)", pytest.approx(10), 0.25)
+    assert (task, width, lost) == ("SST-2 (causal)", pytest.approx(10), 0.25)
     assert losses == [0.49, 1.0, 0.53]
     assert "Untuned" in str(tables.sensitivity_section(table).body[0])
 
