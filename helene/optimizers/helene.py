@@ -64,6 +64,7 @@ class Helene(ZerothOrder):
 
     RULE = HeleneRule
 
+    @checks.required("anneal_horizon", "give T of the anneal: the steps of the run, or math.inf for no anneal")
     def __init__(
         self,
         params: Iterable[Any],

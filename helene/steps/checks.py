@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ SUPPORTED = torch.float64, torch.float32, torch.bfloat16, torch.float16
 LABELS = "params", "param_names", "layer", "name"  # beside hyper-parameters in a group
 SCHEDULERS = "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"  # keys that torch's keep in it
 _ANY = frozenset(names(Probing, HeleneRule, Storage))  # hyper-parameters that some method reads
+_P = ParamSpec("_P")
 
 
 def closure(value: Any) -> Callable[[], Any]:
@@ -81,6 +83,21 @@ def arguments(method: str, given: Iterable[str], named: Iterable[str], options: 
         near = get_close_matches(name, known, n=1)
         meant = f" (did you mean {near[0]!r}?)" if near else ""
         raise TypeError(f"{method} has no argument {name!r}{meant}; it takes {', '.join(known)}")
+
+
+def required(name: str, advice: str) -> Callable[[Callable[_P, None]], Callable[_P, None]]:
+    """Have a constructor raise TypeError with advice where the keyword argument is left out; its signature stays."""
+
+    def decorate(init: Callable[_P, None]) -> Callable[_P, None]:
+        @wraps(init)
+        def checked(*args: _P.args, **kwargs: _P.kwargs) -> None:
+            if name not in kwargs:
+                raise TypeError(f"{type(args[0]).__name__} needs {name}; {advice}")
+            init(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 def no_module(params: Any) -> None:

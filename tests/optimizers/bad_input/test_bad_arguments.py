@@ -126,6 +126,13 @@ def test_what_was_meant_is_said_first(name, options, text):
         getattr(helene, name)([one()], **options)
 
 
+def test_helene_without_its_horizon():
+    text = "Helene needs anneal_horizon; give T of the anneal: the steps of the run, or math.inf for no anneal"
+    with pytest.raises(TypeError, match=text):
+        helene.Helene([one()], batch_size=2)
+    assert inspect.signature(helene.Helene).parameters["anneal_horizon"].default is inspect.Parameter.empty
+
+
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))], ids=["plain", "iterable"])
 def test_a_module_in_the_place_of_its_parameters(method, model):
