@@ -198,7 +198,7 @@ class Trajectory:
             raise ValueError(f"step {step} of the trajectory has {found} scalars, the method needs {wanted}")
 
     def save(self, path: str | Path) -> None:
-        """Write a compressed ``.npz`` (the suffix is added if it is missing); it appears whole or not at all.
+        """Write a compressed npz file of that name, with whatever suffix; it appears whole or not at all.
 
         Raises:
             OSError: If it cannot be written, or the path is no regular file's.
@@ -224,7 +224,7 @@ class Trajectory:
             with partial.open("wb") as file:
                 np.savez_compressed(file, **arrays)
 
-        write_whole(path if str(path).endswith(".npz") else f"{path}.npz", write)
+        write_whole(path, write)
 
     @classmethod
     def load(cls, path: str | Path) -> Trajectory:

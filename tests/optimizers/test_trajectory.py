@@ -197,11 +197,20 @@ def test_a_fingerprint_tells_the_highest_bits_apart(place, value):
         trajectory.replay(helene.MeZO([("w", other)], 0.01))
 
 
+@pytest.mark.parametrize("name", ["run.npz", "run", "run.v2"])
+def test_a_file_has_the_name_that_it_is_given(name, tmp_path):
+    trajectory = Trajectory.record(helene.MeZO([torch.nn.Parameter(torch.ones(2))], 1e-3))
+    trajectory.scalars = [[0.5]]
+    trajectory.save(tmp_path / name)
+    assert Trajectory.load(tmp_path / name).scalars == trajectory.scalars
+    assert os.listdir(tmp_path) == [name]
+
+
 def test_a_file_that_is_there_survives_a_full_disk(tmp_path, monkeypatch):
     optimizer = helene.MeZO([torch.nn.Parameter(torch.ones(2))], 1e-3)
     trajectory = Trajectory.record(optimizer)
     trajectory.scalars = [[0.5]]
-    trajectory.save(tmp_path / "run")
+    trajectory.save(tmp_path / "run.npz")
     (tmp_path / "link.npz").symlink_to(tmp_path / "run.npz")
     before = (tmp_path / "run.npz").read_bytes()
 
