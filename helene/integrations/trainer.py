@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -119,11 +118,11 @@ class HeleneTrainer(HasStepper, Trainer):
         return self.optimizer
 
     def _tell_default_lr(self, cls: type[ZerothOrder]) -> None:
-        lr, own = self.args.learning_rate, inspect.signature(cls).parameters.get("lr")
-        if lr == TrainingArguments.learning_rate and (own is None or lr != own.default):
+        lr = self.args.learning_rate
+        if lr == TrainingArguments.learning_rate:
             logger.warning(
-                "learning_rate is %r, the default of transformers, and %s takes it; MeZO's is usually 1e-6 (full "
-                "tuning), 1e-4 (LoRA) or 1e-2 (prefix): set it in the arguments, or give (%s, {'lr': %r}) to keep it",
+                "learning_rate is %r, the default of transformers, and %s takes it; docs/choosing.md has starting "
+                "values: set it in the arguments, or give (%s, {'lr': %r}) to keep it",
                 *(lr, cls.__name__, cls.__name__, lr),
             )
 
