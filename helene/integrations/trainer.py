@@ -16,6 +16,7 @@ try:
 except ModuleNotFoundError as err:
     raise extras.needed_by("HeleneTrainer", err) from err
 
+from helene.evaluation.curvature import SPSA, Source, source_of
 from helene.inputs.layers import layer_groups
 from helene.integrations.stepper import HasStepper, Stepper, UseEngine
 from helene.optimizers import MeZO
@@ -47,6 +48,9 @@ class HeleneTrainer(HasStepper, Trainer):
         use_engine: "auto"; True has the engine, with your own loss too, or an error; False never has it.
         engine_options: Keyword arguments of `helene.engine.Engine`.
         kwargs: Of `transformers.Trainer`.
+
+    Raises:
+        ValueError: As `create_optimizer`, where the optimizer that was given shows it.
     """
 
     optimizer: Any
@@ -61,6 +65,10 @@ class HeleneTrainer(HasStepper, Trainer):
     ) -> None:
         self._use_engine, self._engine_options = use_engine, engine_options
         super().__init__(*args, **kwargs)
+        if self.optimizer is None:
+            self._method()
+        else:
+            _check_built(self.optimizer)
         if self.args.n_gpu > 1:  # nn.DataParallel would see the loss of shards
             logger.warning("%d GPUs are visible, HeleneTrainer uses the first; %s", self.args.n_gpu, _SEVERAL)
             self.args._n_gpu = 1
@@ -84,21 +92,11 @@ class HeleneTrainer(HasStepper, Trainer):
         """Build the method over the model's layers, unless an optimizer was given.
 
         Raises:
-            ValueError: If the optimizer is not one of this package, or needs the loss of each example, or its lr is a
-                function.
+            ValueError: If the optimizer is not one of this package, needs the loss of each example or a closure for
+                the curvature, or its lr is a function.
         """
         if self.optimizer is None:
-            given: Any = self.optimizer_cls_and_kwargs or (MeZO, {})
-            if isinstance(given, type):
-                raise ValueError(f"optimizer_cls_and_kwargs is {given.__name__}; give ({given.__name__}, {{...}})")
-            cls, kwargs = given
-            if not issubclass(cls, Base):
-                raise ValueError(f"{cls.__name__} is not an optimizer of helene; use transformers.Trainer for it")
-            if (groups := kwargs.get("groups", 1)) != 1:
-                raise ValueError(
-                    f"groups={groups!r} needs the loss of each example, and a Trainer has one loss a batch; write the "
-                    "loop yourself, with helene.engine.groups.GroupEngine"
-                )
+            cls, kwargs = self._method()
             model = model or self.model
             defaults = {"lr": self.args.learning_rate, "weight_decay": self.args.weight_decay, "seed": self.args.seed}
             if issubclass(cls, ZerothOrder):
@@ -106,16 +104,24 @@ class HeleneTrainer(HasStepper, Trainer):
                 if "lr" not in kwargs:
                     self._tell_default_lr(cls)
             self.optimizer = cls(layer_groups(model), **{**defaults, **kwargs})
-        built = getattr(self.optimizer, "optimizer", self.optimizer)
-        if not isinstance(built, Base):
-            raise ValueError(f"{type(built).__name__} is not an optimizer of helene; use transformers.Trainer for it")
-        if built.schedule is not None:
-            raise ValueError(
-                f"lr is the function {built.schedule!r}, and the Trainer's scheduler would set lr over it at "
-                "each step; give a number and lr_scheduler_type, or optimizers=(optimizer, scheduler) with a scheduler "
-                "of torch"
-            )
+        _check_built(self.optimizer)
         return self.optimizer
+
+    def _method(self) -> tuple[type[Base], Mapping[str, Any]]:
+        """The class that was given and its arguments, checked as far as they can be without a model."""
+        given: Any = self.optimizer_cls_and_kwargs or (MeZO, {})
+        if isinstance(given, type):
+            raise ValueError(f"optimizer_cls_and_kwargs is {given.__name__}; give ({given.__name__}, {{...}})")
+        cls, kwargs = given
+        if not issubclass(cls, Base):
+            raise ValueError(f"{cls.__name__} is not an optimizer of helene; use transformers.Trainer for it")
+        if (groups := kwargs.get("groups", 1)) != 1:
+            raise ValueError(
+                f"groups={groups!r} needs the loss of each example, and a Trainer has one loss a batch; write the "
+                "loop yourself, with helene.engine.groups.GroupEngine"
+            )
+        _check_source(source_of(kwargs.get("curvature", cls.DEFAULTS.get("curvature", SPSA))))
+        return cls, kwargs
 
     def _tell_default_lr(self, cls: type[ZerothOrder]) -> None:
         lr = self.args.learning_rate
@@ -194,3 +200,24 @@ class HeleneTrainer(HasStepper, Trainer):
             tr_loss += optimizer.last_loss.to(tr_loss)
             optimizer.last_loss = None
         return super()._maybe_log_save_evaluate(tr_loss, None, *args, **kwargs)
+
+
+def _check_built(optimizer: Any) -> None:
+    built = getattr(optimizer, "optimizer", optimizer)  # without accelerate's wrapper
+    if not isinstance(built, Base):
+        raise ValueError(f"{type(built).__name__} is not an optimizer of helene; use transformers.Trainer for it")
+    if built.schedule is not None:
+        raise ValueError(
+            f"lr is the function {built.schedule!r}, and the Trainer's scheduler would set lr over it at "
+            "each step; give a number and lr_scheduler_type, or optimizers=(optimizer, scheduler) with a scheduler "
+            "of torch"
+        )
+    _check_source(built.source)
+
+
+def _check_source(source: Source) -> None:
+    if source.needs_closure:
+        raise ValueError(
+            f"curvature={source.name!r} needs step(closure, curvature_closure), and a Trainer has one closure; take "
+            "curvature='backprop', or write the loop yourself"
+        )

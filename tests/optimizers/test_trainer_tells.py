@@ -30,14 +30,16 @@ class Net(nn.Module):
         return {"loss": (self.second(torch.tanh(self.first(x))).squeeze(-1) - labels).square().mean()}
 
 
-def trainer(folder: Path, method: Any, cls: type[Trainer] = HeleneTrainer, **options: Any) -> Any:
+def trainer(
+    folder: Path, method: Any, cls: type[Trainer] = HeleneTrainer, optimizers: Any = (None, None), **options: Any
+) -> Any:
     arguments = TrainingArguments(
         output_dir=str(folder), max_steps=2, per_device_train_batch_size=4, logging_steps=1, report_to=[],
         save_strategy="no", disable_tqdm=True, use_cpu=True, **options,
     )  # fmt: skip
     torch.manual_seed(0)
     rows = [{"x": torch.randn(3), "labels": 1.0} for _ in range(8)]
-    return cls(model=Net(), args=arguments, train_dataset=rows, optimizer_cls_and_kwargs=method)
+    return cls(model=Net(), args=arguments, train_dataset=rows, optimizers=optimizers, optimizer_cls_and_kwargs=method)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,25 @@ def test_the_default_learning_rate_of_transformers_is_told(method, given, warned
         f"starting values: set it in the arguments, or give ({method}, {{'lr': 5e-05}}) to keep it"
     )
     assert said == [told] * warned
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "source"),
+    [
+        ("SophiaG", {}, "sampled_labels"),  # its default
+        ("Helene", {"anneal_horizon": 2, "curvature": "sampled_labels"}, "sampled_labels"),
+        ("ZOSophia", {"batch_size": 4, "curvature": "spsa_own_batch"}, "spsa_own_batch"),
+    ],
+)
+def test_a_curvature_that_needs_a_closure_is_refused_by_the_constructor(method, given, source, tmp_path):
+    cls = getattr(helene, method)
+    text = rf"curvature='{source}' needs step\(closure, curvature_closure\), .*; take curvature='backprop', or write"
+    with pytest.raises(ValueError, match=text):
+        trainer(tmp_path, (cls, given))
+    built = cls(Net().named_parameters(), **given)
+    with pytest.raises(ValueError, match=text):
+        trainer(tmp_path, None, optimizers=(built, None))
+    trainer(tmp_path, (cls, {**given, "curvature": "backprop", "batch_size": 4}), learning_rate=1e-3).train()
 
 
 @pytest.mark.parametrize("method", ["MeZO", "AdamW"])
