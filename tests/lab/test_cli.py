@@ -198,8 +198,14 @@ def test_traceback_shows_all(commands):
 
 
 def test_records_list(store, capsys):
-    assert run("records", "list", str(store)) == 0
-    assert capsys.readouterr().out.split() == ["6", "e"]
+    exported = store.with_name("e.jsonl")
+    assert run("records", "export", str(store), "e", str(exported)) == 0
+    capsys.readouterr()
+    for file in (store, exported):
+        assert run("records", "list", str(file)) == 0
+        assert capsys.readouterr().out.split() == ["6", "e"]
+    assert run("records", "export", str(exported), "e", str(exported) + "x") == 2
+    assert "`helene records merge STORE FILE` makes a store of an export" in capsys.readouterr().err
     assert run("records", "list", str(store) + "x") == 2
     assert capsys.readouterr().err.startswith("helene: there is no store at ")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ def add_records_command(commands: Any) -> None:
     listing = add_command(
         actions,
         "list",
-        "experiments of a store and how many records each has",
+        "experiments of a store or an exported JSONL file, and how many records each has",
         example="helene records list reports/scaling/records.sqlite",
     )
-    listing.add_argument("store", type=Path, help="the store to read")
+    listing.add_argument("file", type=Path, help="the store or the exported JSONL file to read")
     listing.set_defaults(func=_list)
 
     showing = add_command(
@@ -72,11 +73,15 @@ def add_records_command(commands: Any) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from helene.lab.runs.store import Store
+    from helene.lab.runs.store import Store, read_jsonl
 
-    with Store(arguments.store, read_only=True) as store:
-        for name, count in store.experiments().items():
-            print(f"{count:8d}  {shown(name)}")
+    if arguments.file.suffix == ".jsonl":
+        counts: dict[str, int] = Counter(record.experiment for record in read_jsonl(arguments.file))
+    else:
+        with Store(arguments.file, read_only=True) as store:
+            counts = store.experiments()
+    for name, count in sorted(counts.items()):
+        print(f"{count:8d}  {shown(name)}")
     return 0
 
 

@@ -400,7 +400,7 @@ class _StoreErrors:
         if _named(err, "SQLITE_FULL", "SQLITE_IOERR"):
             advice = "the disk is full or failing; free some space and run again, what was committed is safe"
         elif _named(err, "SQLITE_NOTADB", "SQLITE_CORRUPT"):
-            advice = "the file is not a store or is damaged; choose another file, or restore it from an export"
+            advice = "the file is no store or is damaged; `helene records merge STORE FILE` makes a store of an export"
         elif _named(err, "SQLITE_BUSY", "SQLITE_LOCKED"):
             advice = "another program holds the file; close it and run again"
         elif _named(err, "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM"):
