@@ -91,8 +91,7 @@ def numbers(records: Sequence[Record], tuning: Sequence[Record] = ()) -> Numbers
     if low is not None and high is not None:
         low, high = max(0.0, low), min(100.0, high)
     aucs = [result["test"]["auc"] for result in results if result["test"]["auc"] is not None]
-    aimed = [record for record in records if record.result.get("target")]
-    targets: list[dict[str, Any]] = [record.result["target"] for record in aimed]
+    targets = [found for found in map(target_of, records) if found]
     seconds = [result["training_seconds"] for result in alone if result.get("training_seconds") is not None]
     speeds = [r["tokens"] / r["training_seconds"] for r in alone if r.get("tokens") and r.get("training_seconds")]
     return Numbers(
@@ -105,7 +104,7 @@ def numbers(records: Sequence[Record], tuning: Sequence[Record] = ()) -> Numbers
         targets[0]["value"] if targets else None,
         _median([t["steps"] for t in targets]),
         _median([t["forwards"] for t in targets]),
-        _median([r.result["target"]["training_seconds"] for r in aimed if had_the_card_alone(r)]),
+        _median([t["training_seconds"] for t in map(target_of, filter(had_the_card_alone, records)) if t]),
         _median(seconds),
         _median(speeds),
         least_peak([*records, *tuning]),
@@ -121,6 +120,14 @@ def least_peak(records: Iterable[Record], phase: str = "step") -> int | None:
     """
     peaks = [(record.result.get("peak_bytes") or {}).get(phase) for record in records]
     return min(filter(None, peaks), default=None)
+
+
+def target_of(record: Record) -> dict[str, Any] | None:
+    """What a run took to its target; inf where it ended before any result, as for want of memory; None without one."""
+    aim, found = record.config.get("target"), record.result.get("target")
+    if found is None and aim is not None:
+        return {"value": aim, **dict.fromkeys(("steps", "forwards", "training_seconds"), math.inf)}
+    return found
 
 
 def has_metric(record: Record) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from helene.inputs.files import check_apart, write_text
 from helene.lab.runs.records import read_once
 from helene.lab.runs.store import Record
-from llm_bench.report.cell_numbers import OF_A_TABLE, Numbers, check_alike, has_metric, numbers
+from llm_bench.report.cell_numbers import OF_A_TABLE, Numbers, check_alike, has_metric, numbers, target_of
 from llm_bench.report.compare import TASKS, lead
 
 RECORDS = Path(__file__).parents[1] / "records"
@@ -140,9 +140,9 @@ def claims(records: Sequence[Record]) -> str:
         ValueError: If one of the two has no test run, or they differ in a setting.
     """
     runs = _test_runs(records, ("mezo", "helene"), "target")
-    if any(run.result.get("target") is None for of in runs.values() for run in of):
+    if any(target_of(run) is None for of in runs.values() for run in of):
         raise ValueError("a test run has no target, so none can be reached; give rows of a task with a dev target")
-    mezo, helene = ([run.result["target"]["steps"] for run in of] for of in runs.values())
+    mezo, helene = ([target["steps"] for target in map(target_of, of) if target] for of in runs.values())
     config = runs["mezo"][0].config
     where = f"{config['task']} ({config['kind']} {config['model']}, {config['tuning']} tuning)"
     told = f"{_sentence('MeZO', mezo)}, {_sentence('HELENE', helene)}"

@@ -14,6 +14,7 @@ from helene.lab.report import pages
 from helene.lab.runs.store import Record
 from helene.methods import compared
 from llm_bench.protocol.plan import Cell
+from llm_bench.report.cell_numbers import target_of
 from llm_bench.report.compare import CONTROLS, task_name
 from llm_bench.report.labels import TUNING_LABELS, label
 from llm_bench.report.ranked import Table
@@ -206,7 +207,7 @@ def _costs(table: Table, cost: str) -> dict[str, dict[Any, float]]:
     seeds: dict[tuple[str, str], set[Any]] = {}
     for cell, (what, _) in _trained_cells(table):
         for record in what.tests:
-            if target := record.result.get("target"):
+            if target := target_of(record):
                 work = cell.kind, cell.task, record.config["data_seed"], record.config["seed"]
                 costs.setdefault(label(cell.method, cell.tuning), {})[work] = target[cost] or 1
                 seeds.setdefault(work[:2], set()).add(work)

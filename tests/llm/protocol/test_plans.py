@@ -155,6 +155,9 @@ def test_numbers_are_means_with_students_interval_and_medians_with_misses():
     lost = Record.of("x", lost.config, {**lost.result, "test": None, "status": "non_finite"})
     some = numbers([judged(0, 0.8, 100), judged(1, 0.8, 300), lost])
     assert (some.steps, some.forwards, some.seconds) == (300, 600, 3.0), "a miss counts without a test metric too"
+    dead = Record.of("x", lost.config, {"status": "out_of_memory", "message": "m"})
+    without = numbers([judged(0, 0.8, 100), judged(1, 0.8, 300), dead])
+    assert (without.steps, without.forwards, without.seconds) == (300, 600, 3.0), "and without any result"
     assert interval([5.0]) == (None, None)
     assert found.bytes == 10**9
     assert found.speed == 3000

@@ -73,14 +73,14 @@ def reached(method: str, seed: int, after: float, **of: Any) -> Record:
 
 def test_a_miss_counts_as_infinity_and_the_ledger_shows_it() -> None:
     runs = [reached("mezo", seed, steps) for seed, steps in enumerate((500, 700, math.inf))]
-    runs.append(reached("helene", 0, math.inf))
+    runs.append(Record.of("x", run("helene").config, {"status": "out_of_memory", "message": "m"}))
     answer = json.loads(claims.claims(runs).splitlines()[0])["answer"]
     assert "MeZO reaches it in 2 of 3 seeds, a median of 700 steps" in answer
     assert "HELENE reaches it in 0 of 1 seeds, no finite median" in answer
     with pytest.raises(ValueError, match="no test run of helene"):
         claims.claims(runs[:3])
     with pytest.raises(ValueError, match="a test run has no target"):
-        claims.claims([*runs[:3], run("helene", target=None)])
+        claims.claims([run(method, of={"target": None}, target=None) for method in ("mezo", "helene")])
     failed = Record.of("x", {**runs[0].config, "seed": 9}, {"status": "error", "message": "m"})
     assert claims.claims([*runs, failed]) == claims.claims(runs), "a run that failed counts as missing"
     assert "outside_hypotheses" in measured("SPEED-20x")

@@ -40,6 +40,9 @@ def test_profiles_compare_task_and_seed_pairs_and_a_miss_is_never_within_a_facto
     records += [judged(0, 0.8, 300, method="helene"), judged(1, 0.8, 100, method="helene")]
     assert figures.profile(table_of(*records)) is not None
     assert figures.profile(table_of(*records[:2])) is None
+    dead = Record.of("x", records[-1].config, {"status": "out_of_memory", "message": "m"})
+    _, left_out = figures.profile(table_of(*records[:-1], dead))
+    assert left_out == [], "a run that ended for want of memory is a miss, no run that lacks"
     missed = [judged(0, 0.8, math.inf), judged(0, 0.8, math.inf, method="helene")]
     assert figures.profile(table_of(*missed)) is None
 
