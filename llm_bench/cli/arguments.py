@@ -75,9 +75,10 @@ def config(arguments: argparse.Namespace, env: Any, path: Path | None, defaults:
     """A run's settings: the model of the arguments and these, a file's over them, and over both those of ``--set``.
 
     Raises:
-        ValueError: If the run's model is none of the arguments', or they have several and it is not said which, or its
-            steps are to be captured on a CPU.
+        ValueError: If the run's model is none of the arguments' or of another kind, or they have several and it is not
+            said which, or its steps are to be captured on a CPU.
     """
+    from llm_bench.models.loading import check_kind
     from llm_bench.runs.config import load
 
     only = next(iter(env.models)) if len(env.models) == 1 else ""
@@ -89,6 +90,7 @@ def config(arguments: argparse.Namespace, env: Any, path: Path | None, defaults:
         names = ", ".join(env.models)
         raise ValueError(f"{said}; --model gives {names}: name it by NAME=DIR, or choose by --set model=NAME")
     _check_engine(arguments, made.engine, "set engine=false")
+    check_kind(env.source(made.model), made.kind)
     return made
 
 

@@ -273,6 +273,11 @@ def _why_no_config(folder: Path, err: Exception) -> str:
     return f"{path} is no configuration of {kind} ({' '.join(str(err).split())[:200]}); copy or download it anew"
 
 
+def check_kind(source: str | os.PathLike[str], kind: Kind) -> None:
+    """Raise ValueError where a model is of another kind; nothing is loaded. See `load` for what else it raises."""
+    _check_architecture(_config(source), kind, source)
+
+
 def _check_architecture(config: Any, kind: Kind, source: Any) -> None:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 

@@ -213,6 +213,25 @@ def test_captured_steps_on_a_cpu_are_refused_before_anything_is_stored(words, ti
     assert not store.exists()
 
 
+_MASKED = ("kind=masked", "task=sst2", "method=mezo", "lr=1", "eps=1", "steps=1", "eval_every=1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", *(word for setting in _MASKED for word in ("--set", setting))],
+        ["tune", "--forwards", "300", "--kind", "masked", "--task", "sst2"],
+    ],
+)
+def test_a_model_of_another_kind_is_refused_before_anything_is_stored(words, tiny, tmp_path, capsys):
+    model, store = tiny[0].env.models["tiny OPT"], tmp_path / "k.sqlite"
+    assert helene_cli.main(["llm", *words, "--model", model, "--data", tiny[0].env.data, "--store", str(store)]) == 2
+    said = capsys.readouterr().err
+    assert f"{model} is a OPTForCausalLM, which is no masked language model; masked tasks need RoBERTa" in said
+    assert said.count("\n") == 1
+    assert not store.exists()
+
+
 def test_a_work_folder_that_cannot_be_written_is_told_before_anything_is_stored(tiny, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     where = ["--model", tiny[0].env.models["tiny OPT"], "--data", tiny[0].env.data, "--work", str(tmp_path / "file")]
