@@ -136,6 +136,8 @@ def profile(arguments: argparse.Namespace) -> int:
         check_device(arguments.device)
         dtype = "bfloat16" if given.device_kind(arguments) == "cuda" else "float32"
         place = (dtype, arguments.device, arguments.steps)
+        if arguments.device == "cpu":
+            _say_how_long(arguments)
         profiles = {
             m: step_profile.shape_profile(arguments.shape, arguments.batch, m, *place) for m in arguments.method
         }
@@ -149,6 +151,19 @@ def profile(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         write_text(arguments.json, json.dumps({"provenance": provenance(), **profiles}, indent=1))
     return 0
+
+
+def _say_how_long(arguments: argparse.Namespace) -> None:
+    from helene.lab.sweeps.progress import readable_seconds
+    from llm_bench.cost.step_profile import least_seconds
+
+    least = len(arguments.method) * least_seconds(arguments.shape, arguments.batch, arguments.steps)
+    print(
+        f"steps of {arguments.shape}, {arguments.batch} tokens, on a CPU: {readable_seconds(least)} at least; fewer "
+        "--steps, a smaller --shape or --batch, or --device cuda take less",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def measure(arguments: argparse.Namespace) -> int:

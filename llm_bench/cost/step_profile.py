@@ -18,12 +18,23 @@ from llm_bench.cost.timing import seconds_of
 from llm_bench.runs.training.checkpoint import Folder
 from llm_bench.runs.training.loop import Training
 
+_WARMUP = 4  # steps before those that are looked at
 _SAMPLE = 1 << 26  # elements drawn at a time on a GPU: they take longer than the launch
 
 
 def shown(found: dict[str, Any]) -> str:
     """A profile as text."""
     return table(found, found["floors"])
+
+
+def least_seconds(shape: str, batch: str, steps: int) -> float:
+    """What the forwards alone of `shape_profile` take on a CPU, at the speed of a product of matrices here and now."""
+    from llm_bench.models.shapes import num_parameters, rows_and_tokens
+
+    rows, length = rows_and_tokens(batch)
+    matrix = torch.ones(1024, 1024)
+    a_product = _least(lambda: matrix @ matrix, 5, matrix.device)
+    return 2 * (_WARMUP + steps) * rows * length * num_parameters(shape) / 1024**3 * a_product
 
 
 def shape_profile(
@@ -73,7 +84,7 @@ def run_profile(config: Any, env: Any, steps: int = 20) -> dict[str, Any]:
     target.loss = timers.wrap("forward", loss)
     make, ready, batch = step_calls(training, steps)
     module, device = opened.model.module, opened.model.device
-    for _ in range(4):
+    for _ in range(_WARMUP):
         make()
     with_batches, without = (seconds_of(call, device, steps) for call in (make, ready))
     engine = target if isinstance(target, Engine) else None
@@ -126,7 +137,7 @@ def step_account(
         seconds by part; ``kernels``; ``mode`` of the engine.
     """
     device = next(module.parameters()).device
-    for _ in range(4):
+    for _ in range(_WARMUP):
         step()
     if device.type == "cuda":
         intervals = profile(step, steps)

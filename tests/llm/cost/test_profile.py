@@ -119,6 +119,17 @@ def test_what_was_wrapped_is_put_back() -> None:
     assert (noise.normal, Block.write) == before
 
 
+def test_a_profile_on_a_cpu_says_first_how_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Forwards of 24 steps of each method, 1,024 tokens, 1.3e9 parameters, at 1 s for 2^30 multiply-adds."""
+    monkeypatch.setattr(step_profile, "shape_profile", lambda *_: pytest.fail(capsys.readouterr().err))
+    monkeypatch.setattr(step_profile, "_least", lambda *_: 1.0)
+    text = r"steps of opt-1\.3b, 16x64 tokens, on a CPU: 33 h .* at least; fewer --steps"
+    with pytest.raises(pytest.fail.Exception, match=text):
+        helene_cli.main(["llm", "profile", "--shape", "opt-1.3b", "--method", "mezo", "helene"])
+
+
 def test_the_hosts_time_of_a_step_is_told_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loss that sleeps 2 ms has 4 ms of a step; all parts together are a step."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
