@@ -18,9 +18,10 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable '.[dev]'
 	@touch $@
 
-report: $(STAMP) ## measure the scaling laws on this machine, draw the committed GPU rows, write reports/index.html
+report: $(STAMP) ## measure scaling laws and judge the claims on this machine, draw the committed GPU rows, write reports/index.html
 	$(BIN)/helene scaling --preset standard --out reports --jobs $(JOBS)
 	$(BIN)/helene llm pages --out reports
+	OMP_NUM_THREADS=1 $(BIN)/pytest theory/ --reports reports -q
 
 test: $(STAMP) ## everything: lint, types, unit tests, the ledger of claims, the docs' examples
 	$(BIN)/ruff check .

@@ -223,7 +223,7 @@ def test_index_lists_what_is_made_and_what_is_not(tmp_path):
     ]
     for command in (
         "helene scaling --preset standard --out reports",
-        "pytest theory/",
+        "pytest theory/ --reports reports",
         "helene llm pages --out reports",
         "helene llm demo --out reports",
     ):
@@ -246,6 +246,12 @@ def test_index_lists_what_is_made_and_what_is_not(tmp_path):
     for said in ("Steps & dimension", "d < max d", "One more", "Not made yet"):
         assert said in page.text
     assert page.text.index("One more") < page.text.index("A toy")
+
+
+def test_make_report_leaves_the_toy_alone_to_be_made(tmp_path):
+    said = subprocess.run(["make", "-n", "report"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    parts = read_parts(tmp_path / "reports")
+    assert [part.name for part in parts if part.command not in said] == [part.name for part in parts if part.toy]
 
 
 def test_the_index_begins_with_what_the_parts_give_it(tmp_path):

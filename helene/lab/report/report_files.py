@@ -58,7 +58,7 @@ class Part:
 _KNOWN = (
     Part("llm", "Fine-tuning language models", "", "helene llm pages --out {out}"),
     Part("scaling", "How steps scale with dimension", "", "helene scaling --preset standard --out {out}"),
-    Part("theory", "The claims of the paper, judged", "", "pytest theory/"),
+    Part("theory", "The claims of the paper, judged", "", "pytest theory/ --reports {out}"),
     Part("demo", "A toy: the whole way on a CPU in minutes", "", "helene llm demo --out {out}", toy=True),
 )
 _NOT_MADE = "Not made yet; the command below makes it."
