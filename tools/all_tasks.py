@@ -62,7 +62,7 @@ def open_cells() -> str:
     lines = []
     for path in sorted((ROWS / "all").glob("*.jsonl")):
         kind, _, task = path.stem.partition("-")
-        runs = [run for run in read_once([path]) if not run.failed]
+        runs = [run for run in read_once([path]) if run.config["tuning"] == "full" and not run.failed]
         check_alike(runs, OF_A_TABLE, path.name)
         for method, label in METHODS.items():
             of_method = [run for run in runs if run.config["method"] == method]

@@ -30,7 +30,7 @@ class Cell(NamedTuple):
 
 
 def cells() -> list[Cell]:
-    """All cells of preset ``all`` whose grid is whole, whose runs go past the cuts and whose dev metric chose.
+    """All cells of preset ``all`` that tune all parameters, with a whole grid, runs past the cuts, and a dev metric.
 
     Raises:
         ValueError: If a file holds tuning runs of two models or precisions.
@@ -38,7 +38,7 @@ def cells() -> list[Cell]:
     found, least = [], len(get_preset("all").multiples)
     for path in sorted(ROWS.glob("*.jsonl")):
         curves: dict[str, dict[float, Mapping[str, Any]]] = {}
-        runs = [run for run in read_once([path]) if run.config["role"] == "tune"]
+        runs = [run for run in read_once([path]) if (run.config["role"], run.config["tuning"]) == ("tune", "full")]
         check_alike(runs, OF_A_TABLE, path.name)
         for run in runs:
             dev = run.result.get("dev") or {}  # none of a run that failed

@@ -41,7 +41,10 @@ def cells(preset: Preset, kinds: Collection[Kind] | None = None) -> list[Cell]:
                 cell = Cell(kind, task, method, "full")
                 if unsupported(_config(preset, cell, "x", "cuda", {})) is None:
                     found.append(cell)
-            found += [Cell(kind, task, m, t) for m in preset.methods for t in preset.tunings]
+            some = preset.methods if preset.adapted is None else preset.adapted[kind]
+            found += [
+                Cell(kind, task, m, t) for m in preset.methods for t in preset.tunings if t == "full" or m in some
+            ]
     return found
 
 

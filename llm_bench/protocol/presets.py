@@ -33,6 +33,7 @@ class Preset:
         tasks: By model kind.
         methods: That train.
         tunings: Of the methods.
+        adapted: Methods that have rows of LoRA and of a prefix, by kind; None: all.
         untrained: Rows without training.
         multiples: Step sizes tried, in units of the method's natural one; the same number for every method.
         extend: Step sizes added at most by kind, one after the other, where the best one is the smallest or the largest
@@ -84,6 +85,7 @@ class Preset:
     ranks: int = 1
     extend: Mapping[Kind, int] = field(default_factory=dict)
     tuning_split: int = TUNING_SEED
+    adapted: Mapping[Kind, tuple[str, ...]] | None = None
 
     def settings(self, kind: Kind, task: str, method: str, tuning: str) -> dict[str, Any]:
         """What all runs of a cell have in common, as arguments of `RunConfig`."""
@@ -221,7 +223,7 @@ PRESETS = {
         "One GPU, every task of the paper with small models: matrix products in TF32, rows padded to eighths.",
         {"causal": ("sst2", "wic", "wsc", "copa", "rte", "cb", "boolq", "squad"), "masked": task_names("masked")[:6]},
         ("mezo", "helene", "helene-corrected", "helene-backprop", "zo-sgd-mmt", "zo-adam", "ft-adam"),
-        ("full",),
+        TUNINGS,
         UNTRAINED,
         (0.25, 0.5, 1.0, 2.0),
         {"masked": 2000, "causal": 2000},
@@ -247,6 +249,7 @@ PRESETS = {
         compiled=("boolq", "squad"),
         extend={"causal": 3, "masked": 8},
         tuning_split=FEW_SHOT_SEEDS[0],
+        adapted={"causal": ("mezo", "helene"), "masked": ("mezo", "helene", "ft-adam")},  # as Tables 2 and 1 print
     ),
     "groups": Preset(
         "groups",
@@ -333,6 +336,7 @@ PRESETS[SECOND_MODEL] = replace(
     about="One GPU: whether the order of methods holds for another causal model; as preset all.",
     tasks={"causal": ("sst2", "rte", "squad")},
     methods=("mezo", "helene", "zo-sgd-mmt", "zo-adam"),
+    tunings=("full",),
 )
 
 
