@@ -185,13 +185,13 @@ def test_no_cells(store, cells):
 
 
 def test_full_disk_in_mid_sweep_keeps_the_finished(store, cells):
-    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
-    store._connection.execute(f"PRAGMA max_page_count={pages + 3}")
+    pages = store._database.connection.execute("PRAGMA page_count").fetchone()[0]
+    store._database.connection.execute(f"PRAGMA max_page_count={pages + 3}")
     with pytest.raises(StoreError, match="free some space"):
         quiet("e", [{"i": i, "pad": "x" * 500} for i in range(200)], cells.square, store, jobs=2)
     done = len(store)
     assert 0 < done < 200
-    store._connection.execute("PRAGMA max_page_count=100000")
+    store._database.connection.execute("PRAGMA max_page_count=100000")
     assert len(quiet("e", [{"i": i, "pad": "x" * 500} for i in range(200)], cells.square, store, jobs=2)) == 200
 
 

@@ -213,8 +213,8 @@ with Store({str(path)!r}) as store:
 def test_no_space_left_according_to_sqlite(tmp_path):
     with Store(tmp_path / "s.sqlite") as store:
         store.put(rec(0))
-        pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
-        store._connection.execute(f"PRAGMA max_page_count={pages + 1}")
+        pages = store._database.connection.execute("PRAGMA page_count").fetchone()[0]
+        store._database.connection.execute(f"PRAGMA max_page_count={pages + 1}")
         with pytest.raises(StoreError, match="full") as err:
             store.put(rec(1, 10_000))
         one_sentence(err)
