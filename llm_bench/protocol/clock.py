@@ -34,11 +34,16 @@ class Clock:
 
     def has_time(self, config: RunConfig) -> bool:
         """Whether a run of this kind would end in time; of an unknown kind, the longest on its task is taken for it."""
-        if self.end is None:
-            return True
+        return self.end is None or time.monotonic() + self._expected(config) < self.end
+
+    def why_not(self, config: RunConfig) -> str:
+        """Why a run is not begun though time is left; empty where none is."""
+        left = 0.0 if self.end is None else self.end - time.monotonic()
+        return f"a run takes about {self._expected(config):.0f} s, and {left:.0f} s are left" if left > 0 else ""
+
+    def _expected(self, config: RunConfig) -> float:
         values = config.to_dict()
-        seconds = self.seconds.get(_like(values), self.seconds.get(_near(values), 0.0))
-        return time.monotonic() + seconds < self.end
+        return self.seconds.get(_like(values), self.seconds.get(_near(values), 0.0))
 
 
 def _like(config: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -204,10 +204,12 @@ def execute(
             known = {cell: cell_records(bench, cell, found) for cell in group}
             wanted = {config_key(c.to_dict()): c for what in known.values() for c in what.next}
             todo = [config for key, config in wanted.items() if key not in tried]
-            if not todo or not clock.has_time(todo[0]):
+            if not todo:
                 break
             tried |= set(wanted)
-            _run_all(name, todo, bench, store, clock, executor, progress, after)
+            late = _run_all(name, todo, bench, store, clock, executor, progress, after)
+            if late is not None and (why := clock.why_not(late)):
+                say(f"{late.method} {late.tuning} on {late.kind} {late.task}: {why}")
         for cell, what in known.items():
             if what.choice is not None and what.choice.lr is None:
                 say(f"{cell.method} {cell.tuning} on {cell.kind} {cell.task}: no step size of the grid ended well")
@@ -224,18 +226,20 @@ def _run_all(
     executor: Executor | None,
     progress: bool,
     after: Callable[[Sequence[Record]], None],
-) -> None:
+) -> RunConfig | None:
+    """Make runs; returns the first that would not end in time, with which it stops."""
     call = partial(run, env=bench.env)
     facts, executor = origin.provenance(), executor or InlineExecutor()
     if clock.end is None:
         # One model after another: loading takes longer than many runs.
         order = sorted((c.to_dict() for c in configs), key=lambda c: (c["model"], c["dtype"], c["tuning"]))
         after(sweep(name, order, call, store, provenance=facts, progress=progress, executor=executor))
-        return
+        return None
     for config in configs:
         if not clock.has_time(config):
-            return
+            return config
         one = [config.to_dict()]
         new = sweep(name, one, call, store, provenance=facts, progress=False, executor=executor)
         clock.note(new[0])
         after(new)
+    return None

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 
 import pytest
@@ -39,6 +40,19 @@ def tiny(tmp_path_factory):
     made = demo.tiny_bench(preset, cache, ("causal",))
     yield made, cache, patch
     patch.undo()
+
+
+def test_a_run_that_does_not_fit_in_the_time_left_is_told(tiny, tmp_path):
+    made, _, _ = tiny
+    wanted, said = [c for c in cells(made.preset) if c.method == "mezo"], []
+    with Store(tmp_path / "s.sqlite") as store:
+        (first, *_) = cell_records(made, wanted[0], {}).next
+        slow = {"steps": first.steps, "run_seconds": 500.0, "status": "out_of_budget"}
+        other = {**first.to_dict(), "seed": 7}
+        store.put(Record.of(experiment("smoke"), other, slow, {}))
+        assert execute(made, wanted, store, minutes=1.0, progress=False, say=said.append)
+    (told,) = said
+    assert re.fullmatch(r"mezo full on causal sst2: a run takes about 500 s, and [2-6]\d s are left", told)
 
 
 def test_a_preset_runs_to_a_page_and_a_second_call_runs_nothing(tiny, tmp_path):
